@@ -1,0 +1,67 @@
+"""What an emitted module contains, for those who launch it: buffers, launches and their arguments, in order.
+
+``codegen.emit`` returns an :class:`EmittedModule`; the module's own ``launch`` function, the insertion into Inductor's
+graph and the build for a device are all made from this one description.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fusioncc.group import Operand
+
+M = "M"
+"""Stands for the number of rows in a shape."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A contiguous tensor that the module allocates: an output or a scratch buffer.
+
+    ``shape`` entries are sizes, or ``M``. ``role`` says what it holds: ``output`` (of main member ``member``),
+    ``saved`` (the down product of member ``member``, written out), ``scratch`` (fp32 partial slices).
+    """
+
+    name: str
+    shape: tuple[int | str, ...]
+    dtype: str
+    role: Literal["output", "saved", "scratch"]
+    member: int
+
+
+@dataclass(frozen=True)
+class Arg:
+    """One kernel argument, in order: an operand (tensor input), a buffer (by name), the number of rows, or a constexpr."""
+
+    name: str
+    kind: Literal["operand", "buffer", "rows", "constexpr"]
+    operand: Operand | None = None
+    value: int | float | bool | str | None = None
+    """Name of the buffer, or the value of the constexpr."""
+
+
+@dataclass(frozen=True)
+class KernelLaunch:
+    """One launch: ``ceil(M / block_m) * programs_per_row_block`` programs on a one-dimensional grid."""
+
+    kernel: str
+    args: tuple[Arg, ...]
+    block_m: int
+    programs_per_row_block: int
+    num_warps: int
+    num_stages: int
+
+    def programs(self, m: int) -> int:
+        """Programs for ``m`` rows."""
+        return -(-m // self.block_m) * self.programs_per_row_block
+
+
+@dataclass(frozen=True)
+class EmittedModule:
+    """One readable Triton module: its source and what its ``launch`` does."""
+
+    name: str
+    source: str
+    buffers: tuple[Buffer, ...]
+    launches: tuple[KernelLaunch, ...]
+    operands: tuple[Operand, ...]
+    """Tensor arguments of the module's ``launch``, in order, without repetition."""

@@ -1,0 +1,74 @@
+"""Options: one frozen value for every front door, and the one place that reads the environment."""
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args, get_origin
+
+from fusioncc.device import get_device
+from fusioncc.errors import OptionError
+from fusioncc.schedule import SCHEDULES
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything a user can set, the same through every door.
+
+    Raises:
+        OptionError: a value is not valid; the message lists the valid ones.
+    """
+
+    schedule: str = "auto"
+    """A kind of schedule to force on every group, or ``auto``."""
+    numerics: Literal["eager", "fp32", "relaxed"] = "fp32"
+    """Ceiling for the rounding tier: round as eager does, keep fp32 inside, or also round adapters to the base's dtype."""
+    on_error: Literal["fallback", "raise"] = "fallback"
+    """Keep the original graph and warn once, or raise."""
+    rest: Literal["inductor", "eager"] = "inductor"
+    """What runs the rest of the graph on CUDA."""
+    max_rank_fraction: float = 0.25
+    """A GEMM is a low-rank branch when its rank is at most this fraction of N and of K."""
+    device: str | None = None
+    """Profile to plan for; None: the card the model runs on."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if get_origin(field.type) is Literal and getattr(self, field.name) not in get_args(field.type):
+                valid = ", ".join(map(repr, get_args(field.type)))
+                raise OptionError(f"{field.name}={getattr(self, field.name)!r} is not valid; valid values: {valid}")
+        if self.schedule not in ("auto", *SCHEDULES):
+            raise OptionError(f"schedule={self.schedule!r} is not valid; valid values: {', '.join(('auto', *SCHEDULES))}")
+        if isinstance(self.max_rank_fraction, bool) or not isinstance(self.max_rank_fraction, int | float):
+            raise OptionError(f"max_rank_fraction={self.max_rank_fraction!r} is not a number")
+        if not 0.0 < self.max_rank_fraction <= 1.0:
+            raise OptionError(f"max_rank_fraction={self.max_rank_fraction!r} is not in (0, 1]")
+        if self.device is not None:
+            get_device(self.device)
+
+    @classmethod
+    def of(cls, values: "Mapping[str, Any] | Options | None" = None, **more: Any) -> "Options":
+        """Options from keyword arguments or a mapping.
+
+        Raises:
+            OptionError: an unknown name (with the nearest and all valid ones) or an invalid value.
+        """
+        base = values if isinstance(values, Options) else cls()
+        given = {**(values if isinstance(values, Mapping) else {}), **more}
+        valid = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in valid:
+                near = difflib.get_close_matches(str(name), valid, n=1)
+                guess = f" (did you mean {near[0]!r}?)" if near else ""
+                raise OptionError(f"unknown option {name!r}{guess}; valid options: {', '.join(valid)}")
+        return replace(base, **given)
+
+
+def interpreter_requested() -> bool:
+    """Whether ``TRITON_INTERPRET=1`` asks for Triton's interpreter (emitted kernels then run on the CPU)."""
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+def cache_folder_override() -> str | None:
+    """The user's choice of cache folder, ``FUSIONCC_CACHE_DIR``."""
+    return os.environ.get("FUSIONCC_CACHE_DIR") or None

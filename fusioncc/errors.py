@@ -1,0 +1,41 @@
+"""Every exception that fusioncc raises on purpose.
+
+All derive from :class:`FusionError`, so that one ``except`` clause (and the one fallback seam) can tell a
+decision of ours from a bug.
+"""
+
+
+class FusionError(Exception):
+    """Base of all errors raised by fusioncc; the message is one line a user understands."""
+
+
+class OptionError(FusionError, ValueError):
+    """An option, its value, or a device name is unknown; the message lists the valid ones."""
+
+
+class CaptureError(FusionError):
+    """The model could not be captured as an FX graph."""
+
+
+class TargetError(FusionError):
+    """A command-line TARGET, archive or output folder cannot be used."""
+
+
+class PlanError(FusionError):
+    """A plan cannot be read, or does not belong to the graph it is applied to."""
+
+
+class IllegalScheduleError(FusionError):
+    """A schedule forced by name is illegal for a group and ``on_error="raise"`` is set."""
+
+
+class EmissionError(FusionError):
+    """A schedule has no emitted form for a group."""
+
+
+class KernelBuildError(FusionError):
+    """An emitted kernel does not compile for, or does not fit on, the device."""
+
+
+class UntrustedArchiveError(TargetError):
+    """Loading an archive can run code from it, and the user has not said that it is trusted."""

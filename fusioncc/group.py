@@ -1,0 +1,138 @@
+"""Vocabulary of GEMM groups: plain frozen values, no torch.
+
+A group is n GEMMs that read one LHS ``X [M, K]`` after views and casts are peeled. A *main* member's product is an
+output; a *down* member ``X @ A`` is the first half of a low-rank branch whose *up* member ``(X @ A) @ B`` is added to a
+main member. Shapes are written in the order of the mathematics: a weight is ``[K, N]`` whatever its memory layout, and
+its strides (in elements) say how it lies. Nodes are named, not held: a group can be printed, hashed and read back.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Role = Literal["main", "down", "up"]
+DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8, "fp8e4m3": 1, "fp8e5m2": 1, "int8": 1}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor read through its own pointer: the FX node that holds it, logical shape, strides in elements, dtype.
+
+    LHS: ``[M, K]``; weight: ``[K, N]``; bias: ``[N]``; tensor scale: ``[]``.
+    """
+
+    node: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the distinct elements (an expanded dimension of stride 0 counts once)."""
+        count = 1
+        for size, stride in zip(self.shape, self.strides, strict=True):
+            count *= size if stride != 0 else 1
+        return count * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One GEMM ``[m, k] @ [k, n]``. For a down member n is the rank; for an up member k is the rank."""
+
+    role: Role
+    node: str
+    m: int
+    n: int
+    k: int
+    weight: Operand
+    dtype: str
+    """dtype in which the graph holds the product."""
+    bias: Operand | None = None
+    bias_scale: float = 1.0
+    """Factor on the bias of a down or up member by the time it reaches the sum (scales behind it, multiplied)."""
+    batch: int = 1
+    source: str = ""
+    """Module path, when the capture recorded one."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A low-rank branch: members ``down`` and ``up`` (indices) joined to member ``main``.
+
+    The branch adds ``scale * prod(scale_tensors) * (X @ A) @ B``; all constant scales, wherever they stood
+    (on X, on A's product, on B's product), are multiplied into ``scale``.
+    """
+
+    main: int
+    down: int
+    up: int
+    scale: float = 1.0
+    scale_tensors: tuple[Operand, ...] = ()
+    saved: bool = False
+    """The down product has a user outside the branch (saved for a backward) and is written out, in its own dtype."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What the region of a main member gives to the rest of the graph.
+
+    ``node`` is the last node of the region (the sum with all branches, or the cast right behind it), replaced by the
+    kernel's output ``[M, N]`` in ``dtype``.
+    """
+
+    main: int
+    node: str
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """n GEMMs that share ``lhs``. ``m`` is the number of rows, or a hint for it when ``m_symbol`` is not empty."""
+
+    name: str
+    lhs: Operand
+    members: tuple[Member, ...]
+    branches: tuple[Branch, ...]
+    outputs: tuple[Output, ...]
+    m_symbol: str = ""
+    """The symbolic expression of M, for example ``s0*s1``; empty when M is static."""
+    fp32_precision: Literal["ieee", "tf32"] = "ieee"
+    """torch's float32 matmul precision setting at capture."""
+
+    @property
+    def m(self) -> int:
+        return self.lhs.shape[0]
+
+    @property
+    def k(self) -> int:
+        return self.lhs.shape[1]
+
+    @property
+    def mains(self) -> tuple[int, ...]:
+        """Indices of the main members, in graph order."""
+        return tuple(i for i, member in enumerate(self.members) if member.role == "main")
+
+    def branches_of(self, main: int) -> tuple[Branch, ...]:
+        """Branches joined to the main member with index ``main``, in graph order."""
+        return tuple(branch for branch in self.branches if branch.main == main)
+
+    def output_of(self, main: int) -> Output:
+        """The output of the main member with index ``main``."""
+        return next(output for output in self.outputs if output.main == main)
+
+    def signature(self) -> "Group":
+        """The group with every name removed: equal for groups that may share a kernel and a schedule."""
+        anonymous = lambda operand: None if operand is None else replace(operand, node="")  # noqa: E731
+        return replace(
+            self,
+            name="",
+            lhs=replace(self.lhs, node=""),
+            members=tuple(
+                replace(member, node="", source="", weight=replace(member.weight, node=""), bias=anonymous(member.bias))
+                for member in self.members
+            ),
+            branches=tuple(
+                replace(branch, scale_tensors=tuple(replace(scale, node="") for scale in branch.scale_tensors))
+                for branch in self.branches
+            ),
+            outputs=tuple(replace(output, node="") for output in self.outputs),
+        )

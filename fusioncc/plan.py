@@ -1,0 +1,69 @@
+"""The plan: every decision for one graph, as a value that is printed, written as JSON and read back equal."""
+
+from dataclasses import dataclass, fields
+
+import msgspec
+
+from fusioncc.decision import Rejected
+from fusioncc.errors import PlanError
+from fusioncc.group import Group
+from fusioncc.schedule import Candidate, Footprint, Schedule
+
+SCHEMA = "fusioncc.plan/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupPlan(Group):
+    """A group with its decision: the schedule chosen and why, and every candidate ranked by predicted time."""
+
+    schedule: Schedule
+    why: str
+    tier: str
+    candidates: tuple[Candidate, ...]
+    before: Footprint
+    after: Footprint
+    kernel: str = ""
+    """Name of the emitted module (``k0_inline_...``); empty for ``library``."""
+    insertion: str = ""
+    """How the kernel entered the graph: ``visible`` (Inductor sees a Triton kernel), ``call``, or empty (not run)."""
+
+    @property
+    def group(self) -> Group:
+        """The group alone, without the decision."""
+        return Group(**{field.name: getattr(self, field.name) for field in fields(Group)})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The decisions for one graph.
+
+    ``fingerprint`` identifies the groups of the graph (shapes, dtypes, layouts, order; no names): a plan applies to a
+    graph with the same fingerprint only. ``fallback`` is the cause when the original graph was kept as a whole.
+    """
+
+    schema: str
+    device: str
+    fingerprint: str
+    groups: tuple[GroupPlan, ...]
+    rejections: tuple[Rejected, ...]
+    notes: tuple[str, ...] = ()
+    fallback: str = ""
+
+    def to_json(self) -> str:
+        """The plan as indented JSON, the same bytes for an equal plan."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode() + "\n"
+
+    @staticmethod
+    def from_json(text: str | bytes) -> "Plan":
+        """Read a plan back; equal to the one written.
+
+        Raises:
+            PlanError: not JSON, a field is missing or of the wrong type (named), or another schema version.
+        """
+        try:
+            plan = msgspec.json.decode(text, type=Plan)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise PlanError(f"not a plan: {error}") from error
+        if plan.schema != SCHEMA:
+            raise PlanError(f"plan has schema {plan.schema!r}; this version reads {SCHEMA!r}")
+        return plan

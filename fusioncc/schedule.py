@@ -1,0 +1,94 @@
+"""Vocabulary of schedules: how a group runs. Plain frozen values, no torch.
+
+A schedule is a kind and, for the kinds that emit kernels, one :class:`Pool` for each set of tiles. It holds everything
+that defines the emitted code. ``SCHEDULES`` lists the kinds that exist; a new kind adds its name here, a file in
+``codegen`` and a file in ``cost_models``.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+SCHEDULES = ("library", "split", "inline")
+Ordering = Literal["grouped"]
+
+
+@dataclass(frozen=True)
+class TileConfig:
+    """One tile shape in elements, warps a program, software-pipeline stages of the K loop."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    num_warps: int = 4
+    num_stages: int = 3
+    swap_operands: bool = False
+    """Compute the transposed tile, so that N is the M side of the MMA (for few rows)."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The tiles of ``members`` (indices, all of one role) in one tile shape; pools of one ``launch`` share a kernel."""
+
+    role: Literal["main", "down"]
+    members: tuple[int, ...]
+    tile: TileConfig
+    launch: int
+    workers: int | None = None
+    """Programs of a persistent pool; None: one program a tile."""
+    ordering: Ordering = "grouped"
+    group_m: int = 8
+    """Row blocks in one group of the grouped ordering."""
+    chunk: int | None = None
+    """Consecutive tiles handed out at once by a queue; None: no queue."""
+    k_split: int = 1
+    """Slices along K; each writes fp32 partial sums that the consumer adds in a fixed order."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A kind from ``SCHEDULES`` and its pools; ``library`` has none."""
+
+    kind: str
+    pools: tuple[Pool, ...] = ()
+
+    @property
+    def launches(self) -> int:
+        """Launches of emitted kernels."""
+        return len({pool.launch for pool in self.pools})
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Predicted cost of one execution of a group. Times in microseconds, traffic in bytes through DRAM."""
+
+    us: float
+    bytes: int
+    flops: int
+    launches: int
+    tiles: int = 0
+    waves: float = 0.0
+    terms: tuple[tuple[str, float], ...] = ()
+    """Named parts of ``us`` in microseconds (``dram``, ``mma``, ``launch``, ``tail``), in a fixed order."""
+    binds: str = ""
+    """The term that dominates."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a region costs before or after the rewrite: kernels launched, bytes moved, peak live bytes."""
+
+    kernels: int
+    bytes: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A schedule considered for a group: its predicted time, or why it is illegal."""
+
+    kind: str
+    legal: bool
+    reason: str
+    predicted_us: float | None = None
+    schedule: Schedule | None = None
+    estimate: Estimate | None = None
