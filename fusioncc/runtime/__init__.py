@@ -1,0 +1,1 @@
+"""Running emitted modules: loading, building for a device, launching."""
