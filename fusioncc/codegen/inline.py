@@ -42,6 +42,5 @@ def _joins(tile: MainTile) -> Part:
         saved = tile.context.saved(low_rank.branch.down)
         if saved is not None and low_rank.branch.saved:
             body += part("if col_block == 0:") + low_rank.save(saved, tile.write_rows).indented()
-        bounds = (tile.n,) if tile.read_cols.bound else ()
-        body += low_rank.join(tile.read_cols, bounds, bias=True, opens=False)
+        body += low_rank.join(tile.read_cols, bias=True, opens=False)
     return body

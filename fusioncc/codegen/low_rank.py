@@ -121,9 +121,9 @@ class LowRank:
         cast = "" if bias.dtype == "fp32" else ".to(tl.float32)"
         return part(load + cast, params=(self.context.pointer(f"{name}_ptr", bias), stride, *self.bounds))
 
-    def join(self, cols: Axis, bounds: tuple[Param, ...], *, bias: bool, opens: bool) -> Part:
+    def join(self, cols: Axis, *, bias: bool, opens: bool) -> Part:
         """``acc += scale * y @ b``, with the down member's bias where ``bias`` is set; or open the accumulator with it."""
-        tile = self._tile(f"b{self.tail}", self.up, (self.axis, cols), bounds)
+        tile = self._tile(f"b{self.tail}", self.up, (self.axis, cols), ())
         product = join_product(self.context.group, self.down.weight.dtype, self.up.weight.dtype, self.context.tier)
         joined = part(*dot(self.y, f"b{self.tail}", "acc", product, self.tile.swap_operands, opens=opens))
         return self._scaled() + (self._biased() if bias else Part()) + tile.setup() + tile.load() + joined

@@ -20,7 +20,7 @@ TIERS = ("fp32", "relaxed")
 class Product:
     """How two tiles are multiplied.
 
-    ``left`` and ``right`` are suffixes that convert the operands (empty: as loaded). ``precision`` is the
+    ``left`` and ``right`` are suffixes that convert the operands (empty: as loaded; ``{left}``, ``{right}``: the other one). ``precision`` is the
     ``input_precision`` of the dot (empty for 16-bit operands). ``pieces``: the right operand is fp32, the left one
     bf16, and the right one goes in as three bf16 pieces.
     """
@@ -45,7 +45,7 @@ def down_product(group: Group, a: str, tier: str) -> Product:
     if x == "fp32" or x == a:
         return main_product(group, a)
     if tier == "relaxed":
-        return Product(right=".to(x.dtype)")
+        return Product(right=".to({left}.dtype)")
     if (x, a) == ("bf16", "fp32"):
         return Product(pieces=True)
     return Product(_to_fp32(x), _to_fp32(a), "tf32x3")
@@ -57,7 +57,7 @@ def join_product(group: Group, a: str, b: str, tier: str) -> Product:
     if x == "fp32":
         return Product("", _to_fp32(b), group.fp32_precision)
     if x == a == b or (tier == "relaxed" and x == b):
-        return Product(left=".to(b.dtype)")
+        return Product(left=".to({right}.dtype)")
     if tier == "relaxed":
         return Product(".to(x_ptr.dtype.element_ty)", ".to(x_ptr.dtype.element_ty)")
     return Product("", _to_fp32(b), "tf32x3")
@@ -81,9 +81,10 @@ def in_pieces(a, dtype: tl.constexpr):
 def dot(left: str, right: str, acc: str, product: Product, swap: bool, *, opens: bool = False) -> tuple[str, ...]:
     """``acc += left @ right`` (``acc = left @ right`` when it opens the accumulator); operands change sides in a swapped tile."""
     names = [right + piece for piece in ("_low", "_middle", "_high")] if product.pieces else [right + product.right]
+    names = [name.format(left=left) for name in names]
     lines = [f"{right}_high, {right}_middle, {right}_low = in_pieces({right}, {left}.dtype)"] if product.pieces else []
     for name in names:
-        sides = [left + product.left, name]
+        sides = [left + product.left.format(right=right), name]
         arguments = [*(reversed(sides) if swap else sides), *([] if opens else [acc])]
         options = [f'input_precision="{product.precision}"'] if product.precision else []
         lines.append(f"{acc} = tl.dot({', '.join([*arguments, *options])})")

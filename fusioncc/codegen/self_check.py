@@ -54,7 +54,7 @@ MAIN = """if __name__ == "__main__":
     problem = check(draw(0))
     if problem:
         sys.exit(f"{NAME}: WRONG: {problem}")
-    print(f"{NAME}: right ({PLACE})")
+    print(f"{NAME}: right for {SIZES}, " + ("on the card" if CUDA else "interpreted on the CPU with fp16 for bf16"))
     if CUDA:
         sets = [draw(seed) for seed in range(SETS)]  # rotated, so that weights come from memory and not from L2
         for label, run in (("eager", eager), ("launch", launch)):
@@ -106,12 +106,13 @@ class SelfCheck:
         name = self.context.names()[weight]
         if dtype == weight.dtype:
             return f"{left} @ {name}"
-        wide = weight.dtype == "fp32"
+        wide = weight.dtype == "fp32" and self.context.tier != "relaxed"
         return f"{left}.to({name}.dtype) @ {name}" if wide else f"{left} @ {name}.to({left}.dtype)"
 
     def _up(self, branch: Branch, y: str) -> str:
         names, up, down = self.context.names(), self.context.member(branch.up), self.context.member(branch.down)
-        dtype = "fp32" if "fp32" in (self.context.group.lhs.dtype, down.weight.dtype) else down.weight.dtype
+        lhs = self.context.group.lhs.dtype
+        dtype = lhs if self.context.tier == "relaxed" or lhs == "fp32" else down.weight.dtype
         factors = [*_factor(branch.scale), *(names[scale] for scale in branch.scale_tensors)]
         terms = [" * ".join([*factors, f"({self._product(y, up.weight, dtype)})"])]
         if down.bias is not None:
@@ -136,11 +137,9 @@ class SelfCheck:
             "HALF = torch.bfloat16 if CUDA else torch.float16  # the interpreter's bf16 dot is wrong",
         ]
         lines += [f"{sizes} = {', '.join(map(str, full.values()))}"]
-        place = "full size"
         if small != full:
             lines += ["if not CUDA:  # the interpreter is slow: a few tiles and the same tails"]
             lines += indented([f"{sizes} = {', '.join(map(str, small.values()))}"])
-            place = ", ".join(f"{size}={{{size}}}" for size in full)
         dtypes = {**TORCH_DTYPES, "bf16": "HALF"}
         lines.append("OPERANDS = (  # shape, strides, dtype, standard deviation, mean")
         drawn = self._shapes()
@@ -157,7 +156,7 @@ class SelfCheck:
             f"RESULTS = ({', '.join(quoted)}{',' if len(names) == 1 else ''})",
             f"RMS_LIMIT, MAX_LIMIT = {rms}, {worst}  # of eager's own error",
             "GUARD = 4096  # elements around each buffer",
-            f'PLACE = "full size on the card" if CUDA else f"interpreted on the CPU, fp16 for bf16, {place}"',
+            f'SIZES = f"{", ".join(f"{size}={{{size}}}" for size in full)}"',
             f"SETS = {max(1, min(MAX_SETS, -(-TIMED_BYTES // size)))}",
         ]
         return tuple(lines)

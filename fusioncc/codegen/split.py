@@ -64,7 +64,7 @@ def joined_main(context: Context, pool: Pool, main: int, splits: dict[int, int])
         else:
             slices = context.slices(low_rank.branch.down, splits[low_rank.branch.down])
             body += low_rank.load_slices(slices, tile.read_rows) + low_rank.load_bias()
-        body += low_rank.join(tile.read_cols, (), bias=saved is None, opens=index == 0)
+        body += low_rank.join(tile.read_cols, bias=saved is None, opens=index == 0)
     body += (
         part("")
         + tile.loop.starts(tile.x, tile.w)
