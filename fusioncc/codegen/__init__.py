@@ -1,0 +1,1 @@
+"""Emission: a group and its schedule become one readable Triton module."""

@@ -1,0 +1,1 @@
+"""What happens while a model runs: building, inserting and launching emitted kernels."""
