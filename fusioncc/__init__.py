@@ -7,17 +7,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fusioncc.config import Options
+from fusioncc.errors import FusionError
 from fusioncc.plan import Plan
 
 if TYPE_CHECKING:
     from fusioncc.api import optimize, plan_of
     from fusioncc.api import plan as plan
-    from fusioncc.pipeline import FusionPass
+    from fusioncc.fusion_pass import FusionPass
 
 __version__ = "0.1.0"
-__all__ = ["FusionPass", "Options", "Plan", "__version__", "optimize", "plan", "plan_of"]
+__all__ = ["FusionError", "FusionPass", "Options", "Plan", "__version__", "optimize", "plan", "plan_of"]
 
-_LAZY = {"FusionPass": "pipeline", "optimize": "api", "plan": "api", "plan_of": "api"}
+_LAZY = {"FusionPass": "fusion_pass", "optimize": "api", "plan": "api", "plan_of": "api"}
 
 # The import above bound the submodule to this name; the function of that name is the public one.
 globals().pop("plan")

@@ -31,6 +31,8 @@ class Options:
     """A GEMM is a low-rank branch when its rank is at most this fraction of N and of K."""
     device: str | None = None
     """Profile to plan for; None: the card the model runs on."""
+    inductor: tuple[tuple[str, Any], ...] = ()
+    """Options for Inductor, which compiles the rest (given as a mapping)."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -63,6 +65,8 @@ class Options:
                 near = difflib.get_close_matches(str(name), valid, n=1)
                 guess = f" (did you mean {near[0]!r}?)" if near else ""
                 raise OptionError(f"unknown option {name!r}{guess}; valid options: {', '.join(valid)}")
+        if isinstance(given.get("inductor"), Mapping):
+            given["inductor"] = tuple(sorted(given["inductor"].items()))
         return replace(base, **given)
 
 

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
+from fusioncc.api import Planned
 from fusioncc.errors import PlanError, TargetError
-from fusioncc.pipeline import Planned
 from fusioncc.plan import Plan
 from fusioncc.report import decisions
 

@@ -135,4 +135,5 @@ class Group:
                 for branch in self.branches
             ),
             outputs=tuple(replace(output, node="") for output in self.outputs),
+            m_symbol="M" if self.m_symbol else "",
         )

@@ -55,7 +55,7 @@ def decisions(plan: Plan) -> str:
     if ruled_out:
         lines += ["## Schedules ruled out", "", *table(("group", "schedule", "reason"), ruled_out), ""]
     rejected = [
-        (first.rule, ", ".join(f"`{r.node}`" for r in rejections if r.node), first.reason, first.hint or "–")
+        (first.rule, ", ".join(f"`{r.node}`" for r in rejections if r.node), first.reason, first.hint or "none")
         for rejections in alike(plan.rejections, rejection_key)
         for first in rejections[:1]
     ]
@@ -92,7 +92,7 @@ def decision_row(groups: list[GroupPlan]) -> tuple[str, ...]:
         estimate_of(group),
         f"kernels {before.kernels} → {after.kernels}, moved {mib(before.bytes)} → {mib(after.bytes)}, "
         f"peak {mib(before.peak_bytes)} → {mib(after.peak_bytes)}",
-        runners_up(group) or "–",
+        runners_up(group) or "none",
     )
 
 

@@ -4,8 +4,7 @@ import importlib
 import importlib.util
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 from fusioncc.errors import TargetError, UntrustedArchiveError
+from fusioncc.seam import translated
 
 FORMS = "x.pt2, file.py:factory or package.module:factory"
 RETURNS = "(module, args) or (module, args, kwargs)"
@@ -46,9 +46,7 @@ def load(target: str, trust: bool = False) -> Target:
     factory = getattr(module, attribute, None)
     if not callable(factory):
         raise TargetError(f"{source} has no function {attribute!r}")
-    with reported(target):
-        returned = factory()
-    return checked(returned, target)
+    return checked(translated(f"{target} failed", factory, TargetError), target)
 
 
 def load_archive(path: Path, trust: bool) -> Target:
@@ -59,8 +57,7 @@ def load_archive(path: Path, trust: bool) -> Target:
         raise TargetError(f"{path} is not a torch.export archive: it is truncated, or not a zip file")
     if not trust:
         raise UntrustedArchiveError(f"{path}: loading an archive can run code from it; if you trust it, add --trust")
-    with reported(str(path)):
-        program = torch.export.load(path)
+    program = translated(f"{path} cannot be loaded", lambda: torch.export.load(path), TargetError)
     args, kwargs = program.example_inputs or ((), {})
     return Target(program, tuple(args), dict(kwargs))
 
@@ -70,31 +67,19 @@ def load_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise TargetError(f"{path}: no such file")
     spec = importlib.util.spec_from_file_location(f"fusioncc_target_{path.stem}", path)
-    if spec is None or spec.loader is None:
+    if spec is None or (loader := spec.loader) is None:
         raise TargetError(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent.resolve()))
     sys.modules[spec.name] = module
-    with reported(str(path)):
-        spec.loader.exec_module(module)
+    translated(f"{path} cannot be imported", lambda: loader.exec_module(module), TargetError)
     return module
 
 
 def load_module(name: str) -> ModuleType:
     """The module called ``name``; the current folder is searched first, as with ``python -m``."""
     sys.path.insert(0, str(Path.cwd()))
-    with reported(name):
-        return importlib.import_module(name)
-
-
-@contextmanager
-def reported(what: str) -> Iterator[None]:
-    """Code that is not ours runs inside: whatever it raises becomes a one-line :class:`TargetError`, its cause kept."""
-    try:
-        yield
-    except (Exception, SystemExit) as error:
-        first_line = next(iter(str(error).strip().splitlines()), "")
-        raise TargetError(f"{what} raised {type(error).__name__}: {first_line}".rstrip(": ")) from error
+    return translated(f"{name} cannot be imported", lambda: importlib.import_module(name), TargetError)
 
 
 def checked(returned: Any, target: str) -> Target:

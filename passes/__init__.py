@@ -1,4 +1,4 @@
 """Graph passes, one a file, named after the pass."""
 
 if __name__ != "fusioncc.passes":
-    raise ImportError(f"this package is fusioncc.passes: write 'import fusioncc.passes', not 'import {__name__}'")
+    raise ImportError("import this package as fusioncc.passes, not as passes")

@@ -1,1 +1,1 @@
-"""What happens while a model runs: building, inserting and launching emitted kernels."""
+"""Running emitted modules: loading, building for a device, launching."""

@@ -1,0 +1,130 @@
+"""Front doors for Python: ``optimize``, ``plan``, ``plan_of``."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+
+from fusioncc.backend import fusioncc
+from fusioncc.capture import capture
+from fusioncc.codegen.launch import EmittedModule
+from fusioncc.config import Options
+from fusioncc.decision import Accepted
+from fusioncc.device import get_device
+from fusioncc.errors import CaptureError, PlanError
+from fusioncc.passes.insert_kernels import insert_kernels
+from fusioncc.passes.plan_groups import Setting
+from fusioncc.pipeline import draft
+from fusioncc.plan import Plan
+from fusioncc.records import plan_of
+from fusioncc.runtime.load import load
+
+__all__ = ["Planned", "dump_data", "optimize", "plan", "plan_of"]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan with what a dump shows beside it: the graph before and after as readable code, and the emitted modules."""
+
+    plan: Plan
+    before: str
+    after: str
+    modules: tuple[EmittedModule, ...]
+
+
+def optimize(
+    model: Any, example_inputs: tuple[Any, ...] | None = None, *, plan: Plan | str | Path | None = None, **options: Any
+) -> Callable[..., Any]:
+    """The model, compiled with its GEMM groups fused; call it like the model.
+
+    Args:
+        model: an ``nn.Module``, an ``fx.GraphModule``, an ``ExportedProgram``, or a function of tensors.
+        example_inputs: when given, the model is compiled for them now (it runs once, without gradients); otherwise at the
+            first call.
+        plan: a plan to apply instead of planning: a :class:`~fusioncc.plan.Plan`, its JSON, or the path of a
+            ``plan.json``. Refused when a graph differs from the one it was made for.
+        options: see :class:`~fusioncc.config.Options`.
+
+    Raises:
+        OptionError: an unknown option or value.
+        PlanError: the plan cannot be read.
+        CaptureError: ``model`` is nothing that can be compiled.
+    """
+    chosen = Options.of(options)
+    if isinstance(model, ExportedProgram):
+        model = model.module()
+    if not callable(model):
+        raise CaptureError(f"cannot compile a {type(model).__name__}")
+    backend = functools.partial(fusioncc, options=chosen, plan=_read_plan(plan))
+    compiled: Callable[..., Any] = torch.compile(model, backend=backend)
+    if example_inputs is not None:
+        with torch.no_grad():
+            compiled(*example_inputs)
+    return compiled
+
+
+def plan(
+    model: Any,
+    example_inputs: tuple[Any, ...] = (),
+    device: str = "h200",
+    kwargs: dict[str, Any] | None = None,
+    **options: Any,
+) -> Plan:
+    """The plan for a model on a device, without that device and without running the model.
+
+    Args:
+        model: an ``nn.Module`` (also on the meta device), ``fx.GraphModule`` or ``ExportedProgram``.
+        example_inputs: positional example inputs; only shapes, dtypes and devices matter.
+        device: name of a device profile.
+        kwargs: keyword example inputs.
+
+    Raises:
+        OptionError: an unknown option, value or device.
+        CaptureError: the model cannot be captured.
+    """
+    return draft(capture(model, example_inputs, kwargs).graph, _offline(device, options)).plan
+
+
+def dump_data(
+    model: Any, example_inputs: tuple[Any, ...] = (), device: str = "h200", kwargs: dict[str, Any] | None = None, **options: Any
+) -> Planned:
+    """What ``fusioncc dump`` writes: arguments as for :func:`plan`."""
+    captured = capture(model, example_inputs, kwargs)
+    before = readable(captured)
+    drafted = draft(captured.graph, _offline(device, options))
+    groups = [
+        (planned.group, drafted.modules[planned.name], load(planned.kernel, drafted.modules[planned.name].source))
+        for planned in drafted.plan.groups
+        if planned.name in drafted.modules
+    ]
+    insert_kernels(captured.graph, groups, "call")
+    modules = {module.name: module for module in drafted.modules.values()}
+    return Planned(drafted.plan, before, readable(captured), tuple(modules.values()))
+
+
+def readable(module: fx.GraphModule) -> str:
+    """A graph as Python code with shapes."""
+    module.recompile()
+    return str(module.print_readable(print_output=False)).strip() + "\n"
+
+
+def _offline(device: str, options: dict[str, Any]) -> Setting:
+    chosen = Options.of(options, device=device)
+    return Setting(chosen, get_device(device), Accepted("runnable", ("offline",)))
+
+
+def _read_plan(given: Plan | str | Path | None) -> Plan | None:
+    if given is None or isinstance(given, Plan):
+        return given
+    text = str(given)
+    if text.lstrip().startswith("{"):
+        return Plan.from_json(text)
+    try:
+        return Plan.from_json(Path(given).read_bytes())
+    except OSError as error:
+        raise PlanError(f"cannot read the plan {text}: {error.strerror}") from error

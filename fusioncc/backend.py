@@ -1,0 +1,110 @@
+"""``torch.compile(model, backend="fusioncc")``: the backend Dynamo finds by entry point.
+
+The graph goes to AOTAutograd; fusioncc's pass rewrites the functional graph, Inductor (or eager ATen) runs the rest. When
+anything of ours fails, the same rest runs the original graph.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusioncc.config import Options
+from fusioncc.decision import Accepted
+from fusioncc.errors import OptionError
+from fusioncc.fusion_pass import FusionPass
+from fusioncc.plan import SCHEMA, Plan
+from fusioncc.records import current_plans
+from fusioncc.runtime.executor import profile, runnable
+from fusioncc.seam import attempt
+
+Compiled = Callable[..., Any]
+
+
+def fusioncc(
+    gm: fx.GraphModule,
+    example_inputs: list[Any],
+    *,
+    options: Mapping[str, Any] | Options | None = None,
+    mode: str | None = None,
+    plan: Plan | None = None,
+) -> Compiled:
+    """Compile one graph of Dynamo's.
+
+    Args:
+        options: see :class:`~fusioncc.config.Options`; ``{"inductor": {...}}`` passes options on to Inductor.
+        mode: one of Inductor's modes (``reduce-overhead``, ``max-autotune``, ...), for the rest of the graph.
+        plan: a plan made elsewhere, applied to every graph with its fingerprint.
+
+    Raises:
+        OptionError: an unknown option, value or mode; the message lists the valid ones.
+    """
+    chosen = Options.of(options)
+    plans = current_plans()
+    given = [value for value in example_inputs if isinstance(value, torch.Tensor)]
+    device = next((t.device for t in given if t.device.type == "cuda"), given[0].device if given else torch.device("cpu"))
+    interpreted = isinstance(decision := runnable(device), Accepted) and "interpreter" in decision.facts
+    rest = _eager_rest if interpreted or chosen.rest == "eager" else _inductor_rest
+    patches = _inductor_patches(chosen, mode)
+
+    def record_failure(cause: str) -> Compiled:
+        plans.append(Plan(SCHEMA, profile(device, chosen.device).name, "", (), (), (), cause))
+        return rest(gm, example_inputs, None, patches)
+
+    form = "call" if rest is _eager_rest else "visible"
+    fusion = FusionPass(chosen, plan, form, record=plans.append)
+    work = fx.GraphModule(gm, copy.deepcopy(gm.graph))
+    work.meta.update(gm.meta)
+    return attempt(
+        "compiling with fused kernels failed", lambda: rest(work, example_inputs, fusion, patches), record_failure, chosen.on_error
+    )
+
+
+def _inductor_patches(options: Options, mode: str | None) -> dict[str, Any]:
+    patches: dict[str, Any] = {}
+    if mode and mode != "default":
+        try:
+            patches.update(torch._inductor.list_mode_options(mode))
+        except (KeyError, RuntimeError):
+            valid = ", ".join(torch._inductor.list_mode_options())
+            raise OptionError(f"unknown mode {mode!r}; valid modes: {valid}") from None
+    patches.update(options.inductor)
+    known = torch._inductor.config.get_config_copy()
+    for name in patches:
+        if name.replace("-", "_") not in known:
+            raise OptionError(f"unknown Inductor option {name!r}; see torch._inductor.list_options()")
+    return {name.replace("-", "_"): value for name, value in patches.items()}
+
+
+def _inductor_rest(
+    gm: fx.GraphModule, example_inputs: list[Any], fusion: FusionPass | None, patches: dict[str, Any]
+) -> Compiled:
+    """Inductor compiles the graph, with the pass in front of its own post-grad passes and the user's."""
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx
+
+    if fusion is not None:
+        fusion.then = patches.get("post_grad_custom_pre_pass", config.post_grad_custom_pre_pass)
+        patches = {**patches, "post_grad_custom_pre_pass": fusion}
+    return compile_fx(gm, example_inputs, config_patches=patches or None)  # type: ignore[no-any-return]
+
+
+def _eager_rest(
+    gm: fx.GraphModule, example_inputs: list[Any], fusion: FusionPass | None, patches: dict[str, Any]
+) -> Compiled:
+    """AOTAutograd makes the functional graph, ATen runs what no kernel claimed."""
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    def forward(graph_module: fx.GraphModule, _: list[Any]) -> Compiled:
+        if fusion is not None:
+            fusion(graph_module.graph)
+            graph_module.recompile()
+        return make_boxed_func(graph_module.forward)  # type: ignore[no-any-return]
+
+    def backward(graph_module: fx.GraphModule, _: list[Any]) -> Compiled:
+        return make_boxed_func(graph_module.forward)  # type: ignore[no-any-return]
+
+    return aot_autograd(fw_compiler=forward, bw_compiler=backward)(gm, example_inputs)  # type: ignore[no-any-return]

@@ -1,0 +1,97 @@
+"""The pass itself, for those who have an FX graph: ``FusionPass(options)(graph)`` rewrites it in place."""
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch._inductor.custom_graph_pass import CustomGraphPass
+
+from fusioncc.config import Options
+from fusioncc.device import Device
+from fusioncc.graph import tensor
+from fusioncc.passes.plan_groups import Setting
+from fusioncc.pipeline import rewrite
+from fusioncc.plan import SCHEMA, Plan
+from fusioncc.runtime.executor import profile, runnable
+from fusioncc.seam import attempt
+
+
+class FusionPass(CustomGraphPass):  # type: ignore[misc]
+    """Finds, plans, emits and inserts the GEMM groups of a functional ATen graph.
+
+    Args:
+        options: an :class:`~fusioncc.config.Options`, or None for the defaults.
+        plan: a plan made elsewhere, applied instead of planning; refused when the graph differs.
+        form: ``visible`` inserts Triton kernels that Inductor sees, ``call`` calls to the emitted modules.
+        then: a pass that runs behind this one (Inductor before 2.12 takes only one).
+        record: is given every plan.
+
+    The graph's nodes carry ``meta["val"]``, as after AOTAutograd. Fits Inductor's ``post_grad_custom_pre_pass``.
+    ``plans`` holds one plan for each graph seen.
+    """
+
+    def __init__(
+        self,
+        options: Options | None = None,
+        plan: Plan | None = None,
+        form: str = "visible",
+        then: Callable[[fx.Graph], None] | None = None,
+        record: Callable[[Plan], None] | None = None,
+    ) -> None:
+        self.options = options or Options()
+        self.given = plan
+        self.form = form
+        self.then = then
+        self.plans: list[Plan] = []
+        self._record = record or (lambda plan: None)
+
+    def __call__(self, graph: fx.Graph) -> None:
+        device = device_of(graph)
+        chosen = profile(device, self.options.device)
+        plan = attempt(
+            f"the pass failed on a graph on {device}",
+            lambda: self._rewrite(graph, device, chosen),
+            lambda cause: Plan(SCHEMA, chosen.name, "", (), (), (), cause),
+            self.options.on_error,
+        )
+        self.plans.append(plan)
+        self._record(plan)
+        if self.then is not None:
+            self.then(graph)
+
+    def _rewrite(self, graph: fx.Graph, device: torch.device, chosen: Device) -> Plan:
+        return rewrite(graph, Setting(self.options, chosen, runnable(device), self.given), self.form)
+
+    def uuid(self) -> Any:
+        """Everything the rewritten graph depends on besides the graph; part of Inductor's cache keys."""
+        import triton
+
+        behind = None
+        if self.then is not None:
+            behind = self.then.uuid() if isinstance(self.then, CustomGraphPass) else None
+            if behind is None:
+                return None
+        facts = (dataclasses.astuple(self.options), self.form, triton.__version__, torch.__version__, source_digest(), behind)
+        given = self.given.to_json() if self.given is not None else ""
+        card = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+        return hashlib.sha256(repr((facts, given, card)).encode()).digest()
+
+
+def device_of(graph: fx.Graph) -> torch.device:
+    """Device of the graph: that of its CUDA tensors when there are any, else of its first tensor."""
+    found = [value.device for node in graph.nodes if (value := tensor(node)) is not None]
+    return next((device for device in found if device.type == "cuda"), found[0] if found else torch.device("cpu"))
+
+
+@functools.cache
+def source_digest() -> str:
+    """Digest of the package's own source, so that no cache survives a change of a pass or of the emitter."""
+    root = Path(__file__).parent
+    folders = (root, *(root / name for name in ("autotune", "codegen", "cost_models", "passes", "runtime")))
+    files = sorted(path for folder in folders for path in folder.glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]

@@ -1,0 +1,216 @@
+"""Facts about nodes of a functional ATen FX graph, read from ``meta["val"]``. Nothing here changes a graph.
+
+Sizes may be symbolic: they are compared as expressions, so that looking at a graph never adds a guard.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+DTYPE_NAMES = {
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+    torch.float8_e4m3fn: "fp8e4m3",
+    torch.float8_e5m2: "fp8e5m2",
+    torch.int8: "int8",
+}
+TORCH_DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
+_EXACT = {("bf16", "fp32"), ("fp16", "fp32"), ("bf16", "fp64"), ("fp16", "fp64"), ("fp32", "fp64")}
+
+EMITTED_DTYPES = ("bf16", "fp16", "fp32")
+"""Dtypes that emitted kernels read and write."""
+
+aten = torch.ops.aten
+VIEWS = {aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default, aten.squeeze.default}
+VIEWS |= {aten.squeeze.dim, aten.squeeze.dims}
+PERMUTES = {aten.permute.default, aten.transpose.int, aten.t.default}
+COPIES = {aten.clone.default, aten.contiguous.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default}
+CASTS = {aten._to_copy.default, aten.to.dtype, torch.ops.prims.convert_element_type.default}
+PADS = {aten.constant_pad_nd.default}
+
+
+def tensor(node: Any) -> torch.Tensor | None:
+    """The fake tensor a node stands for; None for anything else (sizes, tuples, constants)."""
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def dtype_of(node: fx.Node) -> str:
+    """Short name of a tensor node's dtype (``bf16``), or torch's own name where the vocabulary has none."""
+    value = tensor(node)
+    return "none" if value is None else DTYPE_NAMES.get(value.dtype, str(value.dtype).removeprefix("torch."))
+
+
+def same_size(a: Any, b: Any) -> bool:
+    """Whether two sizes are provably equal."""
+    return bool(_expression(a) == _expression(b))
+
+
+def is_static(size: Any) -> bool:
+    """Whether a size is a plain number, known when the graph is compiled."""
+    return isinstance(size, int) or bool(getattr(_expression(size), "is_number", False))
+
+
+def size_hint(size: Any) -> int | None:
+    """The number, or the value a symbolic size had at capture; None when there is none (data dependent)."""
+    if is_static(size):
+        return int(_expression(size))
+    hint = size.node.hint
+    return None if hint is None else int(hint)
+
+
+def size_symbol(size: Any) -> str:
+    """The expression of a symbolic size, empty for a static one."""
+    return "" if is_static(size) else str(_expression(size))
+
+
+def _expression(size: Any) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+def product(sizes: Any) -> Any:
+    """Product of sizes, symbolic or not."""
+    result: Any = 1
+    for size in sizes:
+        result = result * size
+    return result
+
+
+def is_exact_cast(node: fx.Node) -> bool:
+    """A cast that changes no value (widening, or to the same dtype)."""
+    if node.target not in CASTS or not isinstance(node.args[0], fx.Node):
+        return False
+    before, after = tensor(node.args[0]), tensor(node)
+    if before is None or after is None or before.device != after.device:
+        return False
+    source, result = dtype_of(node.args[0]), dtype_of(node)
+    return source == result or (source, result) in _EXACT
+
+
+def keeps_rows(node: fx.Node) -> bool:
+    """A view, permutation or expansion after which flattening to ``[rows, last dim]`` gives the same matrix."""
+    if node.target not in VIEWS | PERMUTES | {aten.expand.default}:
+        return False
+    source, result = tensor(node.args[0]), tensor(node)
+    if source is None or result is None or not source.dim() or not result.dim():
+        return False
+    if node.target in VIEWS:
+        return same_size(source.shape[-1], result.shape[-1])
+    if node.target in PERMUTES:
+        moved = [dim for dim in permutation(node) if not same_size(source.shape[dim], 1)]
+        return moved == sorted(moved) and same_size(source.shape[-1], result.shape[-1])
+    return source.dim() <= result.dim() and same_size(product(source.shape), product(result.shape))
+
+
+def permutation(node: fx.Node) -> list[int]:
+    """Source dimension of each dimension of a permute, transpose or t node."""
+    source = tensor(node.args[0])
+    assert source is not None
+    dims = list(range(source.dim()))
+    if node.target is aten.permute.default:
+        order: Any = node.args[1]
+        return [dims[d] for d in order]
+    a, b = (node.args[1], node.args[2]) if node.target is aten.transpose.int else (0, -1)
+    if dims:
+        dims[a], dims[b] = dims[b], dims[a]  # type: ignore[index]
+    return dims
+
+
+def value_key(node: fx.Node) -> Any:
+    """A hashable key: equal keys mean equal matrices after flattening to rows.
+
+    Views that keep rows, copies and exact casts are peeled; other pure rearrangements are compared by structure, so
+    that the permute each einsum brings with it does not hide a shared input.
+    """
+    while isinstance(node, fx.Node) and (keeps_rows(node) or node.target in COPIES or is_exact_cast(node)):
+        node = node.args[0]  # type: ignore[assignment]
+    if node.target in VIEWS | PERMUTES | CASTS | {aten.expand.default}:
+        rest = tuple(map(_freeze, node.args[1:])) + tuple(sorted((k, _freeze(v)) for k, v in node.kwargs.items()))
+        return (str(node.target), value_key(node.args[0]), *rest)  # type: ignore[arg-type]
+    return node
+
+
+def _freeze(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(map(_freeze, value))
+    return value if isinstance(value, fx.Node | int | float | bool | type(None)) else str(value)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The node whose memory a rearranged 2-D tensor reads, and its strides in elements (0: expanded)."""
+
+    node: fx.Node
+    strides: tuple[int, ...]
+
+
+def storage_of(node: fx.Node) -> Storage | None:
+    """Where the matrix in the last two dimensions lies: through transposes, unsqueezes and expansions; None when a
+    stride is symbolic."""
+    value = tensor(node)
+    assert value is not None
+    dims: list[int | None] = list(range(value.dim()))[-2:]
+    while True:
+        if node.target in PERMUTES:
+            order = permutation(node)
+            dims = [None if d is None else order[d] for d in dims]
+        elif node.target is aten.unsqueeze.default:
+            at = int(node.args[1]) % (tensor(node).dim())  # type: ignore[arg-type, union-attr]
+            dims = [None if d is None or d == at else d - (d > at) for d in dims]
+        elif node.target is aten.expand.default:
+            inner, outer = tensor(node.args[0]), tensor(node)
+            assert inner is not None and outer is not None
+            lead = outer.dim() - inner.dim()
+            dims = [
+                None if d is None or d < lead or not same_size(inner.shape[d - lead], outer.shape[d]) else d - lead
+                for d in dims
+            ]
+        else:
+            break
+        node = node.args[0]  # type: ignore[assignment]
+    root = tensor(node)
+    assert root is not None
+    strides = [0 if d is None else root.stride(d) for d in dims]
+    if not all(map(is_static, strides)):
+        return None
+    return Storage(node, tuple(int(s) for s in strides))
+
+
+def users_outside(node: fx.Node, inside: set[fx.Node]) -> Iterator[fx.Node]:
+    """Users of a node that are not in a set, in graph order of use."""
+    return (user for user in node.users if user not in inside)
+
+
+def is_mutation(node: fx.Node) -> bool:
+    """Whether a node writes to one of its arguments."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return bool(target._schema.is_mutable)
+    return isinstance(target, torch._ops.HigherOrderOperator) and "mutation" in target.name()
+
+
+def is_random(node: fx.Node) -> bool:
+    """Whether a node draws random numbers."""
+    target = node.target
+    tags = getattr(target, "tags", ())
+    return torch.Tag.nondeterministic_seeded in tags or "inductor_random" in str(target) or "inductor_seed" in str(target)
+
+
+def is_collective(node: fx.Node) -> bool:
+    """Whether a node communicates with other ranks."""
+    return "c10d" in str(node.target)
+
+
+def module_path(node: fx.Node) -> str:
+    """Module path the capture recorded for a node (``model.layers.0.self_attn.q_proj``); empty when unknown."""
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return ""
+    path = re.sub(r"^L\['[^']*'\]\.?", "", str(list(stack.values())[-1][0]))
+    return path.replace("._modules['", ".").replace("']", "").replace("['", ".").lstrip(".")

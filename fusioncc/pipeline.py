@@ -1,0 +1,121 @@
+"""The pipeline: from an FX graph to a plan, and from a plan to a rewritten graph, as a list of named steps."""
+
+import hashlib
+from dataclasses import dataclass, replace
+from types import ModuleType
+
+import msgspec
+from torch import fx
+
+from fusioncc.codegen.launch import EmittedModule
+from fusioncc.config import Options
+from fusioncc.decision import Accepted, Rejected
+from fusioncc.errors import FusionError, PlanError
+from fusioncc.passes.canonicalize import canonicalize
+from fusioncc.passes.emit_groups import emit_groups
+from fusioncc.passes.find_branches import find_branches
+from fusioncc.passes.find_groups import Found, find_groups
+from fusioncc.passes.find_regions import find_regions
+from fusioncc.passes.insert_kernels import insert_kernels
+from fusioncc.passes.plan_groups import LIBRARY, Setting, plan_groups
+from fusioncc.plan import SCHEMA, GroupPlan, Plan
+from fusioncc.runtime.build import build
+from fusioncc.runtime.load import load
+from fusioncc.seam import one_line, warn
+
+STEPS = (
+    "canonicalize: read every matrix product into one form",
+    "find_branches: pair down and up products of small rank, collect scales",
+    "find_regions: walk from each main product over the sums that join branches; branch rules",
+    "find_groups: collect regions that share their LHS; region rules",
+    "plan_groups: rank schedules by the cost models, choose",
+    "emit_groups: one Triton module for each distinct group and schedule",
+    "build: compile and load the kernels for the device",
+    "insert_kernels: replace each region by its kernel",
+)
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """A plan and the emitted module of each of its groups (by group name), not inserted yet."""
+
+    plan: Plan
+    modules: dict[str, EmittedModule]
+
+
+def find(graph: fx.Graph, options: Options) -> Found:
+    """Groups of a functional ATen graph, and every refusal. Backward graphs give nothing."""
+    if any(node.op == "placeholder" and node.name.startswith("tangents_") for node in graph.nodes):
+        return Found((), (Rejected("forward_only", "graph", "backward graphs are left as they are for now"),))
+    gemms = canonicalize(graph)
+    branches = find_branches(gemms)
+    regions, refused = find_regions(gemms, branches, options.max_rank_fraction)
+    found = find_groups(graph, regions)
+    return Found(found.groups, refused + found.rejections)
+
+
+def draft(graph: fx.Graph, setting: Setting) -> Drafted:
+    """Decide everything for a graph and emit its modules; the graph is only read.
+
+    Raises:
+        PlanError: ``setting.given`` belongs to another graph.
+        IllegalScheduleError: a forced schedule is illegal under ``on_error="raise"``.
+    """
+    found = find(graph, setting.options)
+    mark = fingerprint(found)
+    if setting.given is not None and setting.given.fingerprint != mark:
+        raise PlanError(f"the plan was made for another graph (fingerprint {setting.given.fingerprint}, this graph has {mark})")
+    planned, unmet = plan_groups(found.groups, setting)
+    planned, modules = emit_groups(planned)
+    notes = _notes(planned, setting)
+    return Drafted(Plan(SCHEMA, setting.device.name, mark, planned, found.rejections + unmet, notes), modules)
+
+
+def rewrite(graph: fx.Graph, setting: Setting, form: str) -> Plan:
+    """Plan a graph, build its kernels and insert them; returns the plan as carried out.
+
+    A group whose kernel does not build keeps its original nodes: the plan says so, and one warning names group and
+    cause (under ``on_error="raise"`` the error is raised).
+    """
+    drafted = draft(graph, setting)
+    inserted: list[tuple[GroupPlan, EmittedModule, ModuleType]] = []
+    done: list[GroupPlan] = []
+    rejections = list(drafted.plan.rejections)
+    for planned in drafted.plan.groups:
+        emitted = drafted.modules.get(planned.name)
+        if emitted is None:
+            done.append(planned)
+            continue
+        try:
+            module = load(emitted.name, emitted.source)
+            if isinstance(setting.runnable, Accepted) and "cuda" in setting.runnable.facts:
+                build(emitted, module, planned.m)
+        except FusionError as error:
+            if setting.options.on_error == "raise":
+                raise
+            warn(f"{planned.name}: {one_line(error)}; the group is left as it was")
+            rejections.append(Rejected("build", planned.name, str(error)))
+            done.append(
+                replace(planned, schedule=LIBRARY, why="the kernel did not build", tier="eager", kernel="", after=planned.before)
+            )
+            continue
+        inserted.append((planned, emitted, module))
+        done.append(replace(planned, insertion=form))
+    insert_kernels(graph, [(planned.group, emitted, module) for planned, emitted, module in inserted], form)
+    return replace(drafted.plan, groups=tuple(done), rejections=tuple(rejections))
+
+
+def fingerprint(found: Found) -> str:
+    """Identifies the groups of a graph by shapes, dtypes, layouts and order, without names."""
+    signatures = [group.signature() for group in found.groups]
+    return hashlib.sha256(msgspec.json.encode(signatures)).hexdigest()[:16]
+
+
+def _notes(groups: tuple[GroupPlan, ...], setting: Setting) -> tuple[str, ...]:
+    notes = []
+    if isinstance(setting.runnable, Rejected):
+        notes.append(f"{setting.runnable.reason}; {setting.runnable.hint}".rstrip("; "))
+    several = [planned.name for planned in groups if len({b.main for b in planned.branches}) > 1 and planned.kernel]
+    if several:
+        notes.append(f"one launch for each main member in {', '.join(several)}: bundled schedules do not exist yet")
+    return tuple(notes)

@@ -1,0 +1,77 @@
+"""Plans of compiled models: which ``torch.compile`` call made which plans.
+
+``torch.compile`` gives a backend a graph and nothing about the call it came from. Every call makes one wrapper object
+around the backend, which is on the stack while the backend runs; plans are kept by that object, so that two models of
+one class stay apart. Dynamo may serve a second, equal call from the first one's code; then the plans of the equal
+wrapper with the same code are the answer.
+"""
+
+import sys
+import weakref
+from typing import Any
+
+from fusioncc.plan import Plan
+
+
+class _Record:
+    """Plans of one ``torch.compile`` call."""
+
+    def __init__(self, wrapper: Any) -> None:
+        self.wrapper = weakref.ref(wrapper)
+        self.plans: list[Plan] = []
+
+
+_records: list[_Record] = []
+
+
+def current_plans() -> list[Plan]:
+    """The list to which plans of the ``torch.compile`` call now running belong; a fresh one outside of any."""
+    wrapper = _wrapper_on_stack()
+    if wrapper is None:
+        return []
+    _records[:] = [record for record in _records if record.wrapper() is not None]
+    for record in _records:
+        if record.wrapper() is wrapper:
+            return record.plans
+    _records.append(_Record(wrapper))
+    return _records[-1].plans
+
+
+def plan_of(compiled: Any) -> tuple[Plan, ...]:
+    """Plans of a model or function that ``torch.compile`` or :func:`fusioncc.optimize` returned.
+
+    One for each graph that was compiled so far: graph breaks, recompiles and fallbacks each have their own, in order of
+    compilation. Empty before the first call.
+    """
+    wrapper = _wrapper_of(compiled)
+    own = [plan for record in _records if record.wrapper() is wrapper for plan in record.plans]
+    if own or wrapper is None:
+        return tuple(own)
+    return tuple(plan for record in _records if record.wrapper() == wrapper for plan in record.plans)
+
+
+def _wrapper_on_stack() -> Any:
+    import torch
+
+    frame = sys._getframe(1)
+    while frame is not None:
+        owner = frame.f_locals.get("self") if frame.f_code.co_name == "__call__" else None
+        if isinstance(owner, torch._TorchCompileWrapper):
+            return owner
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def _wrapper_of(compiled: Any) -> Any:
+    """The wrapper inside a compiled module or function, found along Dynamo's own links."""
+    import torch
+
+    context = getattr(compiled, "dynamo_ctx", None)
+    closure = getattr(compiled, "__closure__", None) or ()
+    starts = [context.callback] if context is not None else [cell.cell_contents for cell in closure]
+    for here in starts:
+        while hasattr(here, "_torchdynamo_orig_backend"):
+            here = here._torchdynamo_orig_backend
+        if isinstance(here, torch._TorchCompileWrapper):
+            return here
+    return None

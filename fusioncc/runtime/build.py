@@ -1,0 +1,62 @@
+"""Build the kernels of an emitted module for the current CUDA device before anything is inserted.
+
+A kernel that does not compile, needs more shared memory than the card has, or spills registers is refused here, so that
+it never reaches Inductor or a user's call.
+"""
+
+import functools
+from types import ModuleType
+from typing import Any
+
+
+from fusioncc.codegen.launch import EmittedModule, KernelLaunch
+from fusioncc.errors import KernelBuildError
+from fusioncc.graph import TORCH_DTYPES
+
+MAX_SPILLED_BYTES = 64
+"""A few spilled registers cost less than the smaller tile that avoids them; more is a wrong choice of tile."""
+
+
+@functools.lru_cache(maxsize=None)
+def tuned(function: Any, num_warps: int, num_stages: int) -> Any:
+    """The kernel with its warps and stages fixed: the form in which Inductor takes them. One object for equal settings."""
+    import triton
+
+    return triton.autotune(configs=[triton.Config({}, num_warps=num_warps, num_stages=num_stages)], key=[])(function)
+
+
+def build(emitted: EmittedModule, module: ModuleType, m: int) -> None:
+    """Compile and load every launch of ``emitted`` for ``m`` rows on the current device.
+
+    Raises:
+        KernelBuildError: with the kernel's name and the compiler's last line.
+    """
+    for launch in emitted.launches:
+        _build_launch(emitted, getattr(module, launch.kernel), launch, m)
+
+
+def _build_launch(emitted: EmittedModule, function: Any, launch: KernelLaunch, m: int) -> None:
+    from triton.compiler.errors import CompilationError
+    from triton.runtime.errors import OutOfResources, PTXASError
+    from triton.runtime.jit import MockTensor
+
+    dtypes = {buffer.name: buffer.dtype for buffer in emitted.buffers}
+    arguments: dict[str, Any] = {}
+    for arg in launch.args:
+        if arg.kind == "operand":
+            assert arg.operand is not None
+            arguments[arg.name] = MockTensor(TORCH_DTYPES[arg.operand.dtype])
+        elif arg.kind == "buffer":
+            arguments[arg.name] = MockTensor(TORCH_DTYPES[dtypes[str(arg.value)]])
+        else:
+            arguments[arg.name] = m if arg.kind == "rows" else arg.value
+    try:
+        kernel = function.warmup(**arguments, grid=(1,), num_warps=launch.num_warps, num_stages=launch.num_stages)
+        kernel._init_handles()
+    except (CompilationError, PTXASError, OutOfResources, RuntimeError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        raise KernelBuildError(f"kernel {launch.kernel} of {emitted.name} does not build: {reason}") from error
+    if kernel.n_spills > MAX_SPILLED_BYTES:
+        raise KernelBuildError(f"kernel {launch.kernel} of {emitted.name} spills {kernel.n_spills} registers")
+
+

@@ -1,0 +1,170 @@
+"""Find groups: regions whose main products read one LHS, described in the vocabulary of :mod:`fusioncc.group`.
+
+A region that a rule refuses keeps its main member in the group (it runs as it did) and loses its branches; the refusal
+is kept. Two or more products make a group.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusioncc.decision import Rejected
+from fusioncc.graph import dtype_of, is_static, module_path, size_hint, size_symbol, storage_of, tensor
+from fusioncc.group import DTYPE_BYTES, Branch, Group, Member, Operand, Output, Role
+from fusioncc.passes.canonicalize import Gemm
+from fusioncc.passes.find_regions import Joined, Region
+from fusioncc.passes.region_rules import RegionFacts, check_region
+
+
+@dataclass(frozen=True)
+class Found:
+    """The groups of a graph and every refusal on the way."""
+
+    groups: tuple[Group, ...]
+    rejections: tuple[Rejected, ...]
+
+
+def find_groups(graph: fx.Graph, regions: tuple[Region, ...]) -> Found:
+    """Groups of ``graph`` in graph order, named ``g0``, ``g1``, ..."""
+    order = {node: position for position, node in enumerate(graph.nodes)}
+    shared: dict[Any, list[Region]] = defaultdict(list)
+    for region in sorted(regions, key=lambda region: order[region.main.node]):
+        shared[region.main.lhs_key].append(region)
+    groups, rejections = [], []
+    for members in shared.values():
+        if len(members) < 2 and not members[0].branches:
+            continue
+        lhs = _lhs_node(members)
+        legal: list[Region] = []
+        for region in members:
+            refused = check_region(RegionFacts(region, lhs, order)) if region.branches else ()
+            rejections += refused
+            plain = Region(region.main, (), region.main.result, frozenset({region.main.node, region.main.result}))
+            kept = plain if refused else region
+            if _describable(kept.main):
+                legal.append(kept)
+        if len(legal) + sum(len(region.branches) for region in legal) >= 2:
+            legal, refused = _independent_members(legal, order)
+            rejections += refused
+        if len(legal) + sum(len(region.branches) for region in legal) >= 2:
+            groups.append(_describe(f"g{len(groups)}", lhs, legal))
+    return Found(tuple(groups), tuple(rejections))
+
+
+def _lhs_node(regions: list[Region]) -> fx.Node:
+    """The narrowest tensor that holds X: casts in front of a product widen it without changing a value."""
+    products = [region.main for region in regions]
+    products += [joined.branch.down for region in regions for joined in region.branches if not _is_scaled(joined)]
+    return min((gemm.lhs for gemm in products), key=lambda node: DTYPE_BYTES.get(dtype_of(node), 16))
+
+
+def _is_scaled(joined: Joined) -> bool:
+    return bool(joined.branch.on_lhs.tensors) or joined.branch.on_lhs.value != 1
+
+
+def _describable(main: Gemm) -> bool:
+    """Sizes, dtype and layout of a product have words in the vocabulary."""
+    sizes = (main.n, main.k, main.batch)
+    return (
+        all(is_static(size) and size > 0 for size in sizes)
+        and bool(size_hint(main.m))
+        and all(dtype_of(node) in DTYPE_BYTES for node in (main.lhs, main.weight, main.node))
+        and storage_of(main.weight) is not None
+        and not tensor(main.weight).dtype.is_complex  # type: ignore[union-attr]
+    )
+
+
+def _independent_members(regions: list[Region], order: dict[fx.Node, int]) -> tuple[list[Region], list[Rejected]]:
+    """Leave out a member with an operand that is computed from another member's product."""
+    kept: list[Region] = []
+    rejections = []
+    first = min(order[region.main.node] for region in regions)
+    for region in regions:
+        covered = {node for other in kept for node in other.inner}
+        frontier = list(_operands(region))
+        seen = set(frontier)
+        while frontier and not covered & seen:
+            frontier = [a for n in frontier for a in n.all_input_nodes if a not in seen and order[a] >= first]
+            seen.update(frontier)
+        reached = sorted(node.name for node in covered & seen)
+        if reached:
+            name = region.main.node.name
+            rejections.append(Rejected("independent", name, f"{name} depends on {reached[0]}, a product of the same input"))
+        else:
+            kept.append(region)
+    return kept, rejections
+
+
+def _operands(region: Region) -> Iterator[fx.Node]:
+    if region.main.addend is not None:
+        yield region.main.addend
+    yield from RegionFacts(region, region.main.lhs, {}).operands()
+
+
+def _describe(name: str, lhs: fx.Node, regions: list[Region]) -> Group:
+    value = tensor(lhs)
+    assert value is not None
+    main = regions[0].main
+    rows, k = size_hint(main.m), int(main.k)
+    assert rows is not None
+    strides = tuple(int(s) for s in value.stride()) if value.dim() == 2 else (k, 1)
+    members: list[Member] = []
+    branches: list[Branch] = []
+    outputs: list[Output] = []
+    for region in regions:
+        at = len(members)
+        members.append(_member("main", region.main, rows))
+        outputs.append(Output(at, region.output.name, dtype_of(region.output)))
+        for joined in region.branches:
+            branches.append(_branch(joined, at, len(members)))
+            members += _low_rank_members(joined, rows)
+    operand = Operand(lhs.name, (rows, k), strides, dtype_of(lhs))
+    return Group(name, operand, tuple(members), tuple(branches), tuple(outputs), size_symbol(main.m), fp32_precision())
+
+
+def _member(role: Role, gemm: Gemm, rows: int, bias_scale: float = 1.0) -> Member:
+    n, k = int(gemm.n), int(gemm.k)
+    bias = None
+    if gemm.bias is not None:
+        stride = int(tensor(gemm.bias).stride(-1))  # type: ignore[union-attr]
+        bias = Operand(gemm.bias.name, (n,), (stride,), dtype_of(gemm.bias))
+    weight = _weight(gemm, k, n)
+    batch, source = int(gemm.batch), module_path(gemm.node)
+    return Member(role, gemm.node.name, rows, n, k, weight, dtype_of(gemm.node), bias, bias_scale, batch, source)
+
+
+def _weight(gemm: Gemm, k: int, n: int) -> Operand:
+    storage = storage_of(gemm.weight)
+    assert storage is not None
+    strides = storage.strides[::-1] if gemm.transposed else storage.strides
+    return Operand(storage.node.name, (k, n), strides[-2:], dtype_of(storage.node))
+
+
+def _low_rank_members(joined: Joined, rows: int) -> tuple[Member, Member]:
+    """Both products of a branch; ``bias_scale`` is what multiplies a bias between its product and the sum.
+
+    ``joined.on_up`` includes the up product's alpha, which multiplies ``y @ B`` but not the up product's own bias.
+    """
+    branch = joined.branch
+    behind_down = branch.on_down.value * joined.on_up.value
+    down = _member("down", branch.down, rows, behind_down)
+    up = _member("up", branch.up, rows, joined.on_up.value / branch.up.alpha if branch.up.alpha else 0.0)
+    return down, up
+
+
+def _branch(joined: Joined, main: int, at: int) -> Branch:
+    branch = joined.branch
+    scale = branch.on_lhs.value * branch.down.alpha * branch.on_down.value * joined.on_up.value
+    nodes = branch.on_lhs.tensors + branch.on_down.tensors + joined.on_up.tensors
+    tensors = tuple(Operand(node.name, (), (), dtype_of(node)) for node in nodes)
+    return Branch(main, at, at + 1, scale, tensors, joined.saved)
+
+
+def fp32_precision() -> Any:
+    """torch's setting for float32 matrix products, as Triton's ``input_precision`` names it."""
+    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+

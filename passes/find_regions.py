@@ -1,0 +1,161 @@
+"""Find regions: a main product and the sums that join low-rank branches to it.
+
+From each product the pass walks forward along single-user views, casts and additions while the other addend is made of
+low-rank branches that read the same LHS. The region ends at the last such sum (and takes in the one cast right behind
+it); a branch that does not qualify ends the walk and leaves a rejection that names the rule and the node.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from torch import fx
+
+from fusioncc.decision import Rejected
+from fusioncc.graph import CASTS, COPIES, EMITTED_DTYPES, aten, dtype_of, keeps_rows, users_outside
+from fusioncc.passes.branch_rules import BranchFacts, check_branch
+from fusioncc.passes.canonicalize import Gemm
+from fusioncc.passes.find_branches import LowRank, Scale, peel_scales
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A branch in its region, with the scale behind B's product."""
+
+    branch: LowRank
+    on_up: Scale
+    saved: bool = False
+
+
+@dataclass(frozen=True)
+class Region:
+    """A main product, its branches in order of joining, the node the kernel's output replaces, the nodes it covers."""
+
+    main: Gemm
+    branches: tuple[Joined, ...]
+    output: fx.Node
+    inner: frozenset[fx.Node]
+
+
+def find_regions(
+    gemms: tuple[Gemm, ...], branches: dict[fx.Node, LowRank], max_rank_fraction: float
+) -> tuple[tuple[Region, ...], tuple[Rejected, ...]]:
+    """One region for each product that is no half of a branch joined elsewhere; and why branches were turned away."""
+    taken: set[fx.Node] = set()
+    regions, rejections = [], []
+    halves = {node for branch in branches.values() for node in (branch.up.node, branch.down.node)}
+    for main in sorted(gemms, key=lambda gemm: gemm.node in halves):
+        if main.node in taken:
+            continue
+        region, refused = _grow(main, branches, taken, max_rank_fraction)
+        regions.append(region)
+        rejections += refused
+        taken |= {node for joined in region.branches for node in (joined.branch.up.node, joined.branch.down.node)}
+    kept = [region for region in regions if region.main.node not in taken]
+    return tuple(kept), tuple(dict.fromkeys(rejections))
+
+
+def _grow(
+    main: Gemm, branches: dict[fx.Node, LowRank], taken: set[fx.Node], max_rank_fraction: float
+) -> tuple[Region, list[Rejected]]:
+    joined: list[Joined] = []
+    inner: set[fx.Node] = {main.node, main.result}
+    output, here, rejections = main.result, main.result, []
+    passed: list[fx.Node] = []
+    while len(here.users) == 1:
+        (user,) = here.users
+        if keeps_rows(user) or user.target in COPIES | CASTS:
+            passed.append(user)
+            here = user
+            continue
+        found = list(_addends(user, here, branches))
+        if not found or any(join.branch.down.node in taken or join.branch.up.node in taken for join, _ in found):
+            break
+        region_nodes = inner.union(passed, {user, _end_of(user, branches)}, *(nodes for _, nodes in found))
+        end = _end_of(user, branches)
+        downs = {node for join in (*joined, *(join for join, _ in found)) for node in _down_values(join.branch)}
+        for join, _ in found:
+            facts = BranchFacts(main, join.branch, join.on_up, region_nodes, downs, end, max_rank_fraction)
+            decision = check_branch(facts)
+            if isinstance(decision, Rejected):
+                rejections.append(decision)
+        if rejections:
+            break
+        inner, passed = region_nodes, []
+        joined += [replace(join, saved=_is_saved(join.branch, region_nodes)) for join, _ in found]
+        output = here = end
+    output = _absorb_cast(output, inner) if joined else output
+    return Region(main, tuple(joined), output, frozenset(inner)), rejections
+
+
+def _end_of(user: fx.Node, branches: dict[fx.Node, LowRank]) -> fx.Node:
+    """The value that holds the sum: the addition, or the result of a product that adds (``addmm``)."""
+    return branches[user].up.result if user in branches else user
+
+
+def _is_saved(branch: LowRank, inside: set[fx.Node]) -> bool:
+    """Whether the down product, or a value made from it inside the branch, has a user outside the region."""
+    return any(next(users_outside(node, inside), None) for node in _down_values(branch))
+
+
+def _down_values(branch: LowRank) -> tuple[fx.Node, ...]:
+    """The down product and what the branch makes of it before B."""
+    return (branch.down.result, *branch.inner)
+
+
+def _addends(
+    user: fx.Node, here: fx.Node, branches: dict[fx.Node, LowRank]
+) -> Iterator[tuple[Joined, set[fx.Node]]]:
+    """Branches that ``user`` adds to ``here``, each with the nodes it covers; nothing when the addend is anything else."""
+    if user in branches and branches[user].up.addend is here and branches[user].up.beta == 1:
+        branch = branches[user]
+        yield Joined(branch, Scale(branch.up.alpha)), _covered(branch)
+        return
+    if user.target is not aten.add.Tensor or len(user.args) < 2:
+        return
+    other = user.args[1] if user.args[0] is here else user.args[0]
+    alpha = user.kwargs.get("alpha", 1)
+    if not isinstance(other, fx.Node) or other is here or not isinstance(alpha, int | float):
+        return
+    if alpha != 1 and user.args[0] is not here:
+        return
+    terms = _terms(other, Scale(float(alpha)), branches)
+    yield from terms or ()
+
+
+def _terms(
+    node: fx.Node, scale: Scale, branches: dict[fx.Node, LowRank]
+) -> list[tuple[Joined, set[fx.Node]]] | None:
+    """A value read as a sum of branches, with the scale in front of each; None when some part is no branch."""
+    source, factor, passed = peel_scales(node)
+    scale = scale.times(factor)
+    up = next((branch for branch in branches.values() if branch.up.result is source), None)
+    if up is not None and up.up.addend is None:
+        return [(Joined(up, scale.times(Scale(up.up.alpha))), _covered(up).union(passed))]
+    if source.target is not aten.add.Tensor or source.kwargs.get("alpha", 1) != 1:
+        return None
+    found: list[tuple[Joined, set[fx.Node]]] = []
+    for part in source.args[:2]:
+        terms = _terms(part, scale, branches) if isinstance(part, fx.Node) else None
+        if terms is None:
+            return None
+        found += [(join, nodes.union(passed, {source})) for join, nodes in terms]
+    return found
+
+
+def _covered(branch: LowRank) -> set[fx.Node]:
+    return {branch.down.node, branch.down.result, branch.up.node, branch.up.result, *branch.inner}
+
+
+def _absorb_cast(output: fx.Node, inner: set[fx.Node]) -> fx.Node:
+    """Take in the cast right behind the sum, through views, when nothing else reads the sum."""
+    here, passed = output, []
+    while len(here.users) == 1:
+        (user,) = here.users
+        if user.target in CASTS and dtype_of(user) in EMITTED_DTYPES:
+            inner |= {*passed, user}
+            return user
+        if not keeps_rows(user):
+            break
+        passed.append(user)
+        here = user
+    return output

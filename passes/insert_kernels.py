@@ -1,0 +1,229 @@
+"""Insert kernels: replace each planned region by its emitted kernel.
+
+``visible``: every launch becomes a ``triton_kernel_wrapper_functional`` node over ``aten.empty`` buffers, which Inductor
+schedules as a user-defined Triton kernel (no opaque call, no clone). ``call``: one node that calls the module's own
+``launch``. New nodes are made first and uses are replaced last, so that a failure leaves the graph as it was.
+"""
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusioncc.codegen.launch import Arg, Buffer, EmittedModule, KernelLaunch, M
+from fusioncc.graph import TORCH_DTYPES, aten, is_static, tensor
+from fusioncc.group import Group
+from fusioncc.runtime.build import tuned
+
+
+@dataclass
+class _Insertion:
+    """New nodes of one group, and which old nodes they replace."""
+
+    graph: fx.Graph
+    by_name: dict[str, fx.Node]
+    new: list[fx.Node] = field(default_factory=list)
+    replaced: list[tuple[fx.Node, fx.Node]] = field(default_factory=list)
+
+    def call(self, target: Callable[..., Any], args: tuple[Any, ...], value: Any, **kwargs: Any) -> fx.Node:
+        """A node with its fake value."""
+        node = self.graph.call_function(target, args, kwargs)
+        node.meta["val"] = value
+        self.new.append(node)
+        return node
+
+
+def insert_kernels(
+    graph: fx.Graph, groups: list[tuple[Group, EmittedModule, ModuleType]], form: str
+) -> None:
+    """Replace the regions of ``groups`` in ``graph``, all or none; ``form`` is ``visible`` or ``call``."""
+    by_name = {node.name: node for node in graph.nodes}
+    insertions: list[_Insertion] = []
+    try:
+        for group, emitted, module in groups:
+            insertion = _Insertion(graph, by_name)
+            insertions.append(insertion)
+            _insert(insertion, group, emitted, module, form)
+    except BaseException:
+        for node in reversed([node for insertion in insertions for node in insertion.new]):
+            graph.erase_node(node)
+        raise
+    for insertion in insertions:
+        for old, new in insertion.replaced:
+            old.replace_all_uses_with(new)
+    if insertions:
+        _restore_order(graph)
+        graph.eliminate_dead_code()
+
+
+def _last_operand(graph: fx.Graph, by_name: dict[str, fx.Node], emitted: EmittedModule) -> fx.Node:
+    """The operand defined last: everything a kernel reads exists behind it."""
+    order = {node: position for position, node in enumerate(graph.nodes)}
+    return max((by_name[operand.node] for operand in emitted.operands), key=order.__getitem__)
+
+
+def _insert(insertion: _Insertion, group: Group, emitted: EmittedModule, module: ModuleType, form: str) -> None:
+    graph, by_name = insertion.graph, insertion.by_name
+    last = _last_operand(graph, by_name, emitted)
+    following = last.next
+    while following.op == "placeholder":
+        following = following.next
+    with graph.inserting_before(following):
+        lhs = _as_matrix(insertion, by_name[group.lhs.node], group.k)
+        made = (_visible if form == "visible" else _called)(insertion, group, emitted, module, lhs)
+        for buffer in emitted.buffers:
+            if buffer.role == "scratch":
+                continue
+            member = group.members[buffer.member]
+            name = group.output_of(buffer.member).node if buffer.role == "output" else member.node
+            insertion.replaced.append((by_name[name], _shaped_like(insertion, made[buffer.name], by_name[name])))
+
+
+def _as_matrix(insertion: _Insertion, lhs: fx.Node, k: int) -> fx.Node:
+    """X as ``[M, K]``: the node itself, or a view of a contiguous tensor with more dimensions."""
+    value = tensor(lhs)
+    assert value is not None
+    if value.dim() == 2:
+        return lhs
+    flat = value.reshape(-1, k)
+    return insertion.call(aten.reshape.default, (lhs, [-1, k]), flat)
+
+
+def _shaped_like(insertion: _Insertion, made: fx.Node, old: fx.Node) -> fx.Node:
+    """The kernel's matrix in the shape of the node it replaces (leading dimensions, symbolic or not)."""
+    value, wanted = tensor(made), tensor(old)
+    assert value is not None and wanted is not None
+    made.meta.update({key: old.meta[key] for key in ("nn_module_stack", "stack_trace") if key in old.meta})
+    if wanted.dim() == 2:
+        return made
+    shape = _sizes_of(insertion, old)
+    return insertion.call(aten.reshape.default, (made, shape), value.reshape(wanted.shape))
+
+
+def _sizes_of(insertion: _Insertion, old: fx.Node) -> list[Any]:
+    """Sizes of a node as numbers and at most one -1; more symbolic sizes are taken from the view the node came from."""
+    wanted = tensor(old)
+    assert wanted is not None
+    symbolic = [d for d, size in enumerate(wanted.shape) if not is_static(size)]
+    if len(symbolic) <= 1:
+        return [-1 if d in symbolic else int(size) for d, size in enumerate(wanted.shape)]
+    return [_size_node(insertion, size, old) if d in symbolic else int(size) for d, size in enumerate(wanted.shape)]
+
+
+def _size_node(insertion: _Insertion, size: Any, near: fx.Node) -> fx.Node:
+    """A node that holds a symbolic size: one that is in the graph already."""
+    for node in insertion.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt) and value.node.expr == size.node.expr:
+            return node
+        if node is near:
+            break
+    for node in insertion.graph.nodes:
+        value = tensor(node) if node.op == "placeholder" else None
+        for dim, other in enumerate(value.shape if value is not None else ()):
+            if isinstance(other, torch.SymInt) and other.node.expr == size.node.expr:
+                return insertion.call(aten.sym_size.int, (node, dim), other)
+    raise LookupError(f"no node holds the size {size}")
+
+
+def _called(
+    insertion: _Insertion, group: Group, emitted: EmittedModule, module: ModuleType, lhs: fx.Node
+) -> dict[str, fx.Node]:
+    x = tensor(lhs)
+    assert x is not None
+    kept = [buffer for buffer in emitted.buffers if buffer.role != "scratch"]
+    values = tuple(x.new_empty(_shape(buffer, x.shape[0]), dtype=TORCH_DTYPES[buffer.dtype]) for buffer in kept)
+    operands = tuple(lhs if o.node == group.lhs.node else insertion.by_name[o.node] for o in emitted.operands)
+    result = insertion.call(module.launch, operands, values)
+    return {
+        buffer.name: insertion.call(operator.getitem, (result, at), values[at]) for at, buffer in enumerate(kept)
+    }
+
+
+def _shape(buffer: Buffer, rows: Any) -> list[Any]:
+    return [rows if size == M else size for size in buffer.shape]
+
+
+def _visible(
+    insertion: _Insertion, group: Group, emitted: EmittedModule, module: ModuleType, lhs: fx.Node
+) -> dict[str, fx.Node]:
+    x = tensor(lhs)
+    assert x is not None
+    rows = x.shape[0]
+    rows_node: Any = int(rows) if is_static(rows) else insertion.call(aten.sym_size.int, (lhs, 0), rows)
+    holder: dict[str, fx.Node] = {}
+    for buffer in emitted.buffers:
+        value = x.new_empty(_shape(buffer, rows), dtype=TORCH_DTYPES[buffer.dtype])
+        holder[buffer.name] = insertion.call(
+            aten.empty.memory_format, (_shape(buffer, rows_node),), value, dtype=value.dtype, device=x.device
+        )
+    written: set[str] = set()
+    for launch in emitted.launches:
+        _launch_node(insertion, group, launch, module, lhs, rows, rows_node, holder, written)
+    return holder
+
+
+def _launch_node(
+    insertion: _Insertion,
+    group: Group,
+    launch: KernelLaunch,
+    module: ModuleType,
+    lhs: fx.Node,
+    rows: Any,
+    rows_node: Any,
+    holder: dict[str, fx.Node],
+    written: set[str],
+) -> None:
+    """One ``triton_kernel_wrapper_functional`` node; buffers it writes are replaced in ``holder`` by its results."""
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table, triton_kernel_wrapper_functional
+
+    def given(arg: Arg) -> Any:
+        if arg.kind == "operand":
+            assert arg.operand is not None
+            return lhs if arg.operand.node == group.lhs.node else insertion.by_name[arg.operand.node]
+        return rows_node if arg.kind == "rows" else holder[str(arg.value)]
+
+    constants = {arg.name: arg.value for arg in launch.args if arg.kind == "constexpr"}
+    tensors = {arg.name: given(arg) for arg in launch.args if arg.kind != "constexpr"}
+    fresh = {arg.name: str(arg.value) for arg in launch.args if arg.kind == "buffer" and arg.value not in written}
+    kernel = tuned(getattr(module, launch.kernel), launch.num_warps, launch.num_stages)
+    node = insertion.call(
+        triton_kernel_wrapper_functional,
+        (),
+        {name: tensor(holder[buffer]) for name, buffer in fresh.items()},
+        kernel_idx=kernel_side_table.add_kernel(kernel),
+        constant_args_idx=kernel_side_table.add_constant_args(constants),
+        grid=[(_programs(insertion, launch, rows, rows_node), 1, 1)],
+        tma_descriptor_metadata={},
+        kwargs=tensors,
+        tensors_to_clone=list(fresh),
+    )
+    for name, buffer in fresh.items():
+        holder[buffer] = insertion.call(operator.getitem, (node, name), tensor(holder[buffer]))
+        written.add(buffer)
+
+
+def _programs(insertion: _Insertion, launch: KernelLaunch, rows: Any, rows_node: Any) -> Any:
+    """``ceil(M / block_m) * programs_per_row_block`` as a number, or as nodes when M is symbolic."""
+    if isinstance(rows_node, int):
+        return launch.programs(rows_node)
+    padded = insertion.call(operator.add, (rows_node, launch.block_m - 1), rows + launch.block_m - 1)
+    blocks = insertion.call(operator.floordiv, (padded, launch.block_m), (rows + launch.block_m - 1) // launch.block_m)
+    value = blocks.meta["val"] * launch.programs_per_row_block
+    return insertion.call(operator.mul, (blocks, launch.programs_per_row_block), value)
+
+
+def _restore_order(graph: fx.Graph) -> None:
+    """Sort the graph again when a new node was placed behind a user of what it replaces."""
+    seen: set[fx.Node] = set()
+    for node in graph.nodes:
+        if any(arg not in seen for arg in node.all_input_nodes):
+            from torch._inductor.pattern_matcher import stable_topological_sort
+
+            stable_topological_sort(graph)
+            return
+        seen.add(node)

@@ -1,0 +1,123 @@
+"""Plan groups: rank the schedules of each group, apply the user's wishes, and state the decision in words.
+
+What was found becomes what will run: a :class:`~fusioncc.plan.GroupPlan` for each group. The choice is the legal
+candidate with the lowest predicted time, a schedule forced by name, or the schedule of a plan made elsewhere.
+"""
+
+from dataclasses import dataclass, fields, replace
+
+from fusioncc.autotune.choose import rank
+from fusioncc.config import Options
+from fusioncc.cost_models import footprint
+from fusioncc.decision import Decision, Rejected
+from fusioncc.device import Device
+from fusioncc.errors import IllegalScheduleError, PlanError
+from fusioncc.group import Group
+from fusioncc.plan import GroupPlan, Plan
+from fusioncc.schedule import SCHEDULES, Candidate, Schedule
+
+LIBRARY = Schedule("library")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a graph is planned for: options, device profile, whether kernels can run, a plan made elsewhere."""
+
+    options: Options
+    device: Device
+    runnable: Decision
+    given: Plan | None = None
+
+
+def plan_groups(groups: tuple[Group, ...], setting: Setting) -> tuple[tuple[GroupPlan, ...], tuple[Rejected, ...]]:
+    """A decision for every group, and a rejection for every wish that could not be met.
+
+    Raises:
+        IllegalScheduleError: a forced schedule is illegal and ``on_error="raise"``.
+        PlanError: a schedule of the given plan is not legal for its group.
+    """
+    planned, rejections = [], []
+    for position, group in enumerate(groups):
+        candidates = _candidates(group, setting)
+        chosen, why, refused = _choose(group, candidates, setting, position)
+        rejections += refused
+        planned.append(_decided(group, chosen, why, candidates, setting))
+    return tuple(planned), tuple(rejections)
+
+
+def tier_of(schedule: Schedule, options: Options) -> str:
+    """Rounding tier of a schedule under the user's ceiling: vendor GEMMs round as eager does."""
+    return "eager" if schedule.kind == "library" else options.numerics
+
+
+def _candidates(group: Group, setting: Setting) -> tuple[Candidate, ...]:
+    ranked = rank(group, setting.device, SCHEDULES, setting.options.numerics)
+    refusal = _blanket_refusal(setting)
+    if not refusal:
+        return ranked
+    return tuple(c if c.kind == "library" else replace(c, legal=False, reason=refusal) for c in ranked)
+
+
+def _blanket_refusal(setting: Setting) -> str:
+    """A reason that no emitted kernel may be used at all; empty when there is none."""
+    if isinstance(setting.runnable, Rejected):
+        return f"{setting.runnable.rule}: {setting.runnable.reason}"
+    if setting.options.numerics == "eager":
+        return "rounding_tier: fused kernels keep fp32 where eager rounds; numerics='eager' allows vendor GEMMs only"
+    return ""
+
+
+def _choose(
+    group: Group, candidates: tuple[Candidate, ...], setting: Setting, position: int
+) -> tuple[Schedule, str, list[Rejected]]:
+    if setting.given is not None:
+        return _given(group, candidates, setting.given.groups[position])
+    forced = setting.options.schedule
+    if forced != "auto":
+        candidate = next((c for c in candidates if c.kind == forced and c.legal and c.schedule), None)
+        if candidate is not None and candidate.schedule is not None:
+            return candidate.schedule, "forced by schedule=", []
+        reason = next((c.reason for c in candidates if c.kind == forced), "no such candidate")
+        if setting.options.on_error == "raise":
+            raise IllegalScheduleError(f"{group.name}: schedule {forced!r} is illegal: {reason}")
+        return LIBRARY, f"{forced} was forced but is illegal", [Rejected("forced_schedule", group.name, f"{forced}: {reason}")]
+    legal = [c for c in candidates if c.legal and c.schedule is not None and c.predicted_us is not None]
+    if not legal:
+        return LIBRARY, "no other schedule is legal", []
+    best = min(legal, key=lambda c: c.predicted_us or 0.0)
+    assert best.schedule is not None
+    return best.schedule, _reason(best, legal), []
+
+
+def _reason(best: Candidate, legal: list[Candidate]) -> str:
+    others = [c for c in legal if c is not best and c.predicted_us is not None]
+    if not others:
+        return "the only legal schedule"
+    second = min(others, key=lambda c: c.predicted_us or 0.0)
+    binds = f", bound by {best.estimate.binds}" if best.estimate is not None and best.estimate.binds else ""
+    return f"predicted {best.predicted_us:.1f} us against {second.predicted_us:.1f} us for {second.kind}{binds}"
+
+
+def _given(group: Group, candidates: tuple[Candidate, ...], wanted: GroupPlan) -> tuple[Schedule, str, list[Rejected]]:
+    kind = wanted.schedule.kind
+    candidate = next((c for c in candidates if c.kind == kind), None)
+    if candidate is None or not candidate.legal:
+        reason = candidate.reason if candidate is not None else f"unknown kind {kind!r}"
+        if kind == "library":
+            return LIBRARY, "as planned", []
+        raise PlanError(f"{group.name}: the plan's schedule {kind!r} is illegal here: {reason}")
+    return wanted.schedule, "as planned", []
+
+
+def _decided(
+    group: Group, chosen: Schedule, why: str, candidates: tuple[Candidate, ...], setting: Setting
+) -> GroupPlan:
+    return GroupPlan(
+        **{field.name: getattr(group, field.name) for field in fields(Group)},
+        schedule=chosen,
+        why=why,
+        tier=tier_of(chosen, setting.options),
+        candidates=candidates,
+        before=footprint(group, LIBRARY, setting.device),
+        after=footprint(group, chosen, setting.device),
+    )
