@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,6 +17,9 @@ from fusioncc.config import Options
 from fusioncc.device import PROFILES
 from fusioncc.errors import FusionError, OptionError
 from fusioncc.report import render, summary
+
+if TYPE_CHECKING:
+    from fusioncc.api import Planned
 
 app = typer.Typer(
     help="Find GEMMs that share an input, decide how to fuse them, and say why. Needs no GPU.",
@@ -47,7 +50,7 @@ def plan_command(
 ) -> None:
     """Print the decisions for TARGET: groups, schedules, estimates, and what was rejected and why."""
     with one_line_errors(debug):
-        planned = plan_target(target, options_of(device, schedule, numerics, settings), trust)
+        planned = plan_target(target, device, settings_of(device, schedule, numerics, settings), trust)
         text = planned.plan.to_json() if as_json else render(planned.plan)
         typer.echo(text, nl=False)
 
@@ -67,7 +70,7 @@ def dump_command(
     with one_line_errors(debug):
         from fusioncc.dump import write
 
-        planned = plan_target(target, options_of(device, schedule, numerics, settings), trust)
+        planned = plan_target(target, device, settings_of(device, schedule, numerics, settings), trust)
         for path in write(planned, out):
             typer.echo(path)
         typer.echo(summary(planned.plan))
@@ -75,12 +78,12 @@ def dump_command(
 
 @app.command("devices")
 def devices_command() -> None:
-    """List the device profiles."""
-    table = Table("name", "capability", "multiprocessors", "DRAM GB/s", "L2 MiB", "bf16 TFLOP/s", "source")
+    """List the device profiles and where their figures come from."""
+    table = Table("name", "capability", "SMs", "DRAM GB/s", "L2 MiB", "bf16 TFLOP/s", "source")
     for name, device in sorted(PROFILES.items()):
         figures = (device.capability / 10, device.multiprocessors, device.dram_gbps, device.l2_bytes / (1 << 20))
         table.add_row(name, *(f"{figure:g}" for figure in (*figures, device.bf16_tflops)), device.source)
-    Console().print(table)
+    Console(width=max(Console().width, 100)).print(table)
 
 
 @app.callback()
@@ -101,22 +104,22 @@ def print_version(given: bool) -> None:
         raise typer.Exit
 
 
-def plan_target(target: str, options: Options, trust: bool) -> Any:
+def plan_target(target: str, device: str, settings: dict[str, Any], trust: bool) -> "Planned":
     """Load TARGET and plan it. torch is imported here, so that help and errors in options answer at once."""
     from fusioncc.api import dump_data
     from fusioncc.targets import load
 
     loaded = load(target, trust)
-    return dump_data(loaded.model, loaded.args, loaded.kwargs, options)
+    return dump_data(loaded.model, loaded.args, device, loaded.kwargs, **settings)
 
 
-def options_of(device: str, schedule: str | None, numerics: str | None, settings: list[str] | None) -> Options:
-    """The options value of a command line; the last setting of a name wins.
+def settings_of(device: str, schedule: str | None, numerics: str | None, settings: list[str] | None) -> dict[str, Any]:
+    """The options that a command line sets, checked; the last setting of a name wins.
 
     Raises:
-        OptionError: not of the form NAME=VALUE, an unknown name, or a value that is not valid.
+        OptionError: not of the form NAME=VALUE, an unknown name, device, or value.
     """
-    given: dict[str, Any] = {"device": device, "schedule": schedule, "numerics": numerics}
+    given: dict[str, Any] = {"schedule": schedule, "numerics": numerics}
     numbers = [field.name for field in fields(Options) if field.type is float]
     for setting in settings or []:
         name, equals, value = setting.partition("=")
@@ -126,7 +129,9 @@ def options_of(device: str, schedule: str | None, numerics: str | None, settings
             given[name] = float(value) if name in numbers else value
         except ValueError:
             raise OptionError(f"{name}={value!r} is not a number") from None
-    return Options.of({name: value for name, value in given.items() if value is not None})
+    given = {name: value for name, value in given.items() if value is not None}
+    Options.of(given, device=device)
+    return given
 
 
 @contextmanager
@@ -151,4 +156,4 @@ def main() -> None:
     """Entry point of the command."""
     if "--debug" not in sys.argv:
         sys.excepthook = report_bug
-    app()
+    typer.main.get_command(app)()  # app() itself would replace the hook

@@ -85,9 +85,7 @@ def decision_row(groups: list[GroupPlan]) -> tuple[str, ...]:
         names(groups),
         "<br>".join(member_names(group)),
         "<br>".join(member_shapes(group)),
-        f"**{group.schedule.kind}**, tier {group.tier}{runs_as(group)}<br>{describe_pools(group.schedule)}".removesuffix(
-            "<br>"
-        ),
+        f"**{group.schedule.kind}**, tier {group.tier}{runs_as(group)}<br>{describe_pools(group.schedule)}",
         group.why,
         estimate_of(group),
         f"kernels {before.kernels} → {after.kernels}, moved {mib(before.bytes)} → {mib(after.bytes)}, "

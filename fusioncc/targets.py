@@ -4,7 +4,6 @@ import importlib
 import importlib.util
 import sys
 import zipfile
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +24,7 @@ class Target:
 
     model: torch.nn.Module | torch.export.ExportedProgram
     args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    kwargs: dict[str, Any] = field(default_factory=dict)
 
 
 def load(target: str, trust: bool = False) -> Target:
@@ -91,7 +90,7 @@ def checked(returned: Any, target: str) -> Target:
     for value, wanted, name in (
         (model, (torch.nn.Module, torch.export.ExportedProgram), "a module or an ExportedProgram"),
         (args, (tuple, list), "a tuple of args"),
-        (kwargs, Mapping, "a mapping of kwargs"),
+        (kwargs, dict, "a dict of kwargs"),
     ):
         if not isinstance(value, wanted):
             raise TargetError(f"{target} returned {type(value).__name__} instead of {name}; expected {RETURNS}")
