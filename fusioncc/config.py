@@ -40,7 +40,9 @@ class Options:
                 valid = ", ".join(map(repr, get_args(field.type)))
                 raise OptionError(f"{field.name}={getattr(self, field.name)!r} is not valid; valid values: {valid}")
         if self.schedule not in ("auto", *SCHEDULES):
-            raise OptionError(f"schedule={self.schedule!r} is not valid; valid values: {', '.join(('auto', *SCHEDULES))}")
+            raise OptionError(
+                f"schedule={self.schedule!r} is not valid; valid values: {', '.join(('auto', *SCHEDULES))}"
+            )
         if isinstance(self.max_rank_fraction, bool) or not isinstance(self.max_rank_fraction, int | float):
             raise OptionError(f"max_rank_fraction={self.max_rank_fraction!r} is not a number")
         if not 0.0 < self.max_rank_fraction <= 1.0:

@@ -49,6 +49,12 @@ class Plan:
     notes: tuple[str, ...] = ()
     fallback: str = ""
 
+    def __str__(self) -> str:
+        """The decisions in words: groups, schedules, estimates, and what was rejected and why."""
+        from fusioncc.report import render
+
+        return render(self)
+
     def to_json(self) -> str:
         """The plan as indented JSON, the same bytes for an equal plan."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2).decode() + "\n"

@@ -1,0 +1,52 @@
+# make demo   plan a small LoRA Llama block for an H200, run the emitted kernels on this CPU, print the decisions
+# make test   the test suite
+# Both need python3 (3.11 or newer) and a package index; the first of them makes .venv, later runs reuse it.
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+OUT ?= demo-out
+# torch and triton are pinned as a pair. TORCH_INDEX holds torch's CPU builds.
+TORCH ?= torch==2.13.0
+TRITON ?= triton==3.7.1
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+
+RUN := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+export PYTHONHASHSEED ?= 0
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test lint types install clean
+
+install: $(STAMP)
+
+# torch comes from a local wheel folder if pip knows one, else from TORCH_INDEX, else as the default index has it
+# (on Linux a CUDA build: larger, and works as well). Its own requirements follow with the rest, from the default index.
+$(STAMP): pyproject.toml Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fusioncc needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install -q --no-deps --no-index '$(TORCH)' 2>/dev/null \
+	  || $(RUN) -m pip install -q --no-deps --retries 1 --index-url $(TORCH_INDEX) '$(TORCH)' \
+	  || $(RUN) -m pip install -q '$(TORCH)'
+	$(RUN) -m pip install -q '$(TRITON)' -e '.[test]'
+	@touch $@
+
+demo: $(STAMP)
+	$(VENV)/bin/fusioncc dump examples/llama_lora.py:factory --out $(OUT) --device h200
+	@for kernel in $(OUT)/kernels/*.py; do \
+	  echo "== $$kernel"; TRITON_INTERPRET=1 $(RUN) $$kernel || exit 1; \
+	done
+	@echo; cat $(OUT)/decisions.md
+
+test: $(STAMP)
+	$(RUN) -m pytest -n $(JOBS) -m 'not gpu'
+
+lint: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+types: $(STAMP)
+	$(VENV)/bin/mypy
+
+clean:
+	rm -rf $(VENV) $(OUT)

@@ -1,0 +1,1 @@
+"""Tuning: configurations to try and what was measured."""

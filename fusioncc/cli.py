@@ -1,0 +1,159 @@
+"""The ``fusioncc`` command. A user's mistake is one line on stderr and exit code 2; ``--debug`` shows the traceback."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import fusioncc
+from fusioncc.config import Options
+from fusioncc.device import PROFILES
+from fusioncc.errors import FusionError, OptionError
+from fusioncc.report import render, summary
+
+if TYPE_CHECKING:
+    from fusioncc.api import Planned
+
+app = typer.Typer(
+    help="Find GEMMs that share an input, decide how to fuse them, and say why. Needs no GPU.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+TargetArgument = Annotated[str, typer.Argument(help="x.pt2, file.py:factory or package.module:factory.")]
+DeviceOption = Annotated[str, typer.Option(help="Card to plan for; 'fusioncc devices' lists them.")]
+ScheduleOption = Annotated[str | None, typer.Option(help="Force one kind of schedule on every group.")]
+NumericsOption = Annotated[str | None, typer.Option(help="Ceiling for rounding: eager, fp32 or relaxed.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other option.")]
+TrustOption = Annotated[bool, typer.Option("--trust", help="Load a .pt2 archive although it can run code.")]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+@app.command("plan")
+def plan_command(
+    target: TargetArgument,
+    device: DeviceOption = "h200",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON, for programs.")] = False,
+    schedule: ScheduleOption = None,
+    numerics: NumericsOption = None,
+    settings: SetOption = None,
+    trust: TrustOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Print the decisions for TARGET: groups, schedules, estimates, and what was rejected and why."""
+    with one_line_errors(debug):
+        planned = plan_target(target, device, settings_of(device, schedule, numerics, settings), trust)
+        text = planned.plan.to_json() if as_json else render(planned.plan)
+        typer.echo(text, nl=False)
+
+
+@app.command("dump")
+def dump_command(
+    target: TargetArgument,
+    out: Annotated[Path, typer.Option(help="Folder to write into; made when it is missing.")],
+    device: DeviceOption = "h200",
+    schedule: ScheduleOption = None,
+    numerics: NumericsOption = None,
+    settings: SetOption = None,
+    trust: TrustOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Write graphs, plan, decisions and the emitted kernels of TARGET into a folder."""
+    with one_line_errors(debug):
+        from fusioncc.dump import write
+
+        planned = plan_target(target, device, settings_of(device, schedule, numerics, settings), trust)
+        for path in write(planned, out):
+            typer.echo(path)
+        typer.echo(summary(planned.plan))
+
+
+@app.command("devices")
+def devices_command() -> None:
+    """List the device profiles and where their figures come from."""
+    table = Table("name", "capability", "SMs", "DRAM GB/s", "L2 MiB", "bf16 TFLOP/s", "source")
+    for name, device in sorted(PROFILES.items()):
+        figures = (device.capability / 10, device.multiprocessors, device.dram_gbps, device.l2_bytes / (1 << 20))
+        table.add_row(name, *(f"{figure:g}" for figure in (*figures, device.bf16_tflops)), device.source)
+    Console(width=max(Console().width, 100)).print(table)
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=lambda given: print_version(given), help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Options of the command itself."""
+
+
+def print_version(given: bool) -> None:
+    if given:
+        typer.echo(f"fusioncc {fusioncc.__version__}")
+        raise typer.Exit
+
+
+def plan_target(target: str, device: str, settings: dict[str, Any], trust: bool) -> "Planned":
+    """Load TARGET and plan it. torch is imported here, so that help and errors in options answer at once."""
+    from fusioncc.api import dump_data
+    from fusioncc.targets import load
+
+    loaded = load(target, trust)
+    return dump_data(loaded.model, loaded.args, device, loaded.kwargs, **settings)
+
+
+def settings_of(device: str, schedule: str | None, numerics: str | None, settings: list[str] | None) -> dict[str, Any]:
+    """The options that a command line sets, checked; the last setting of a name wins.
+
+    Raises:
+        OptionError: not of the form NAME=VALUE, an unknown name, device, or value.
+    """
+    given: dict[str, Any] = {"schedule": schedule, "numerics": numerics}
+    numbers = [field.name for field in fields(Options) if field.type is float]
+    for setting in settings or []:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise OptionError(f"--set {setting!r} is not of the form NAME=VALUE")
+        try:
+            given[name] = float(value) if name in numbers else value
+        except ValueError:
+            raise OptionError(f"{name}={value!r} is not a number") from None
+    given = {name: value for name, value in given.items() if value is not None}
+    Options.of(given, device=device)
+    return given
+
+
+@contextmanager
+def one_line_errors(debug: bool) -> Iterator[None]:
+    """Errors that a user can mend become one line on stderr and exit code 2, unless ``debug`` is set."""
+    try:
+        yield
+    except (FusionError, OSError) as error:
+        if debug:
+            raise
+        typer.echo(f"fusioncc: {' '.join(str(error).split())}", err=True)
+        raise typer.Exit(2) from error
+
+
+def report_bug(kind: type[BaseException], error: BaseException, _: TracebackType | None) -> None:
+    """Anything else is our bug: one line and exit code 1."""
+    first_line = next(iter(str(error).splitlines()), "")
+    print(f"fusioncc: internal error, {kind.__name__}: {first_line} (--debug shows where)", file=sys.stderr)
+
+
+def main() -> None:
+    """Entry point of the command."""
+    if "--debug" not in sys.argv:
+        sys.excepthook = report_bug
+    typer.main.get_command(app)()  # app() itself would replace the hook

@@ -1,0 +1,51 @@
+"""Writing a plan and everything it stands on into a folder: graphs before and after, plan, decisions, kernels."""
+
+import re
+from pathlib import Path
+
+from fusioncc.api import Planned
+from fusioncc.errors import PlanError, TargetError
+from fusioncc.plan import Plan
+from fusioncc.report import decisions
+
+PLAN = "plan.json"
+
+
+def write(planned: Planned, folder: Path) -> list[Path]:
+    """Write ``before.txt``, ``after.txt``, ``plan.json``, ``decisions.md`` and ``kernels/*.py`` into ``folder``.
+
+    Equal input gives equal bytes. Kernels that an earlier dump left, as its ``plan.json`` lists them, are removed;
+    no other file is touched. Returns the paths written, in order.
+
+    Raises:
+        TargetError: ``folder`` is not a folder, or holds a ``plan.json`` that is not a plan.
+        OSError: the folder cannot be written.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise TargetError(f"{folder} is not a folder")
+    files = {Path("kernels") / f"{module.name}.py": module.source for module in planned.modules}
+    for stale in earlier_kernels(folder) - files.keys():
+        (folder / stale).unlink(missing_ok=True)
+    files |= {
+        Path("before.txt"): planned.before,
+        Path("after.txt"): planned.after,
+        Path("decisions.md"): decisions(planned.plan),
+        Path(PLAN): planned.plan.to_json(),
+    }
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="\n")
+    return [folder / name for name in files]
+
+
+def earlier_kernels(folder: Path) -> set[Path]:
+    """Kernel files, relative to ``folder``, of the plan that an earlier dump wrote there."""
+    path = folder / PLAN
+    if not path.exists():
+        return set()
+    try:
+        plan = Plan.from_json(path.read_bytes())
+    except PlanError as error:
+        raise TargetError(f"{path} was not written by this version of fusioncc; choose another folder") from error
+    return {Path("kernels") / f"{group.kernel}.py" for group in plan.groups if re.fullmatch(r"\w+", group.kernel)}
