@@ -49,17 +49,18 @@ def main_tiles(m: int, n: int) -> list[TileConfig]:
     """Tile configs worth measuring for M rows."""
     found = []
     if m <= 16:
-        for bn, bk, warps, stages in itertools.product((32, 64, 128), (64, 128, 256), (4, 8), (3, 4, 6)):
-            found.append(TileConfig(16, bn, bk, warps, stages, True))
+        for bn, bk, stages in itertools.product((32, 64, 128), (64, 128, 256), (3, 4, 6)):
+            found.append(TileConfig(16, bn, bk, 4, stages, True))
         for bn, bk, stages in itertools.product((32, 64, 128), (128, 256), (3, 5)):
             found.append(TileConfig(16, bn, bk, 4, stages))
     elif m <= 64:
-        for bm, bn, bk, warps, stages in itertools.product((32, 64), (16, 32, 64, 128, 256), (64, 128), (4, 8), (3, 4, 5)):
-            if bn >= 32 or n <= 4096:
-                found.append(TileConfig(bm, bn, bk, warps, stages))
+        for bm, bn, bk, stages in itertools.product((32, 64), (16, 32, 64, 128, 256), (64, 128), (3, 4, 5)):
+            if (bn >= 32 or n <= 4096) and bm * bn >= 16 * 64:
+                found.append(TileConfig(bm, bn, bk, 8 if bm * bn >= 64 * 256 else 4, stages))
     else:
-        for bm, bn, bk, warps, stages in itertools.product((64, 128, 256), (64, 128, 256), (32, 64, 128), (4, 8), (3, 4)):
-            if 64 * 128 <= bm * bn <= 128 * 256:
+        for bm, bn, bk, warps, stages in itertools.product((64, 128, 256), (64, 128, 256), (32, 64), (4, 8), (3, 4)):
+            many = bm * bn >= 128 * 256
+            if 64 * 128 <= bm * bn <= 128 * 256 and (warps == 8 or not many) and (warps == 4 or bm * bn > 64 * 128):
                 found.append(TileConfig(bm, bn, bk, warps, stages))
     return [t for t in found if t.num_stages * (t.block_m + t.block_n + 16) * t.block_k * 2 <= 230000]
 
@@ -72,9 +73,11 @@ def jobs(shape: tuple[int, int, int, int]) -> list[tuple[str, Schedule, int]]:
     for tile in main_tiles(m, n):
         found.append(("inline", Schedule("inline", (Pool("main", (0,), tile, 0),)), 0))
         split = Schedule("split", (Pool("down", (1,), down, 0, k_split=8), Pool("main", (0,), tile, 1)))
+        if 32 <= m <= 64 and tile.num_stages != 4:
+            continue
         found.append(("split_main", split, 1))
     main = main_tiles(m, n)[0]
-    for bm, bk, warps, stages, cut in itertools.product((16, 32, 64, 128), (64, 128, 256), (4,), (3, 4), (1, 4, 8, 16, 32)):
+    for bm, bk, warps, stages, cut in itertools.product((16, 64, 128), (128, 256), (4,), (3,), (1, 4, 8, 16, 32)):
         if bm > max(16, m) or cut * bk > k or stages * (bm + 16) * bk * 2 > 230000:
             continue
         pools = (Pool("down", (1,), TileConfig(bm, 16, bk, warps, stages), 0, k_split=cut), Pool("main", (0,), main, 1))
