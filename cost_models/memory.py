@@ -29,7 +29,11 @@ def peak_bytes(sequence: Sequence[Launch], keep_inputs: bool = False) -> int:
     held = {t.name for t in tensors.values() if t.kind == "output" or (keep_inputs and t.kind == "input")}
     return max(
         (
-            sum(t.bytes for t in tensors.values() if first[t.name] <= index <= (final if t.name in held else last[t.name]))
+            sum(
+                t.bytes
+                for t in tensors.values()
+                if first[t.name] <= index <= (final if t.name in held else last[t.name])
+            )
             for index in range(len(sequence))
         ),
         default=0,

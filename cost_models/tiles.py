@@ -56,9 +56,18 @@ def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | No
     busiest = ceil(tiles / device.multiprocessors)
     spread = tiles / device.multiprocessors
 
-    low = sum(max(rank.padded, c.INLINE_MIN_COLUMNS) * rank.pieces for rank in launch.ranks) if launch.body != "join" else 0
+    low = (
+        sum(max(rank.padded, c.INLINE_MIN_COLUMNS) * rank.pieces for rank in launch.ranks)
+        if launch.body != "join"
+        else 0
+    )
     work = 2 * tile.block_m * ((0 if down else tile.block_n) + low) * tile.block_k * steps
-    rate = unit_tflops(launch.unit, device) * 1e6 / device.multiprocessors * mma_fraction(tile, columns, launch.unit, device)
+    rate = (
+        unit_tflops(launch.unit, device)
+        * 1e6
+        / device.multiprocessors
+        * mma_fraction(tile, columns, launch.unit, device)
+    )
     tile_mma = work / rate + steps * c.STEP_US
 
     tile_l2 = steps * step_bytes(launch, min(launch.m, tile.block_m))
