@@ -1,31 +1,36 @@
 """Every calibrated constant of the cost models, with its unit and where it comes from.
 
 What belongs to a card (bandwidths, rates, the gap between two launches) is in :class:`fusioncc.device.Device`. What is
-here belongs to the code that runs on it: vendor kernels and Triton kernels with pointer loads. Times quoted as measured are
-of a LoRA forward with K = 4096, N = 28672 unless said otherwise, on one H200 (torch 2.11, triton 3.6, graph replay, weights
-streaming from memory). "Fitted" constants were chosen to meet those times; "assumed" ones wait for a calibration.
+here belongs to the code that runs on it: vendor kernels and Triton kernels with pointer loads. Times quoted as
+measured are of a LoRA forward with K = 4096, N = 28672 unless said otherwise, on one H200 (torch 2.11, triton 3.6,
+graph replay, weights streaming from memory). "Fitted" constants were chosen to meet those times; "assumed" ones wait
+for a calibration.
 """
 
 READ_GAIN = 1.08
-"""Rate of a pure read over that of a copy (a copy turns the bus around). Weight streaming at M = 1: 4.6 against 4.26 TB/s."""
+"""Rate of a pure read over that of a copy (a copy turns the bus around). Weight streaming at M = 1: 4.6 against 4.26
+TB/s."""
 
 L2_RESIDENT = 0.8
-"""Fraction of the L2 that a tensor may fill and still be found there by the next kernel. Assumed (hashing, other data)."""
+"""Fraction of the L2 that a tensor may fill and still be found there by the next kernel. Assumed (hashing, other
+data)."""
 
 L2_SM_SHARE = 1.8
-"""What one multiprocessor can draw from the L2, as a multiple of its fair share. Assumed: 64 bytes a clock of its own."""
+"""What one multiprocessor can draw from the L2, as a multiple of its fair share. Assumed: 64 bytes a clock of its
+own."""
 
 LOAD_LATENCY_US = 0.8
 """Time of a load that misses the L2 when the memory is busy, us. Assumed."""
 
-STEP_US = 0.03
-"""Barriers and address arithmetic of one K step that the MMA does not hide, us. Assumed, about 50 clocks."""
+STEP_US = 0.015
+"""Barriers and address arithmetic of one K step that the MMA does not hide, us. Assumed, about 25 clocks."""
 
 OVERLAP_LEAK = 0.02
 """Fraction of the terms that do not bind which still shows. Assumed; ranks tiles that are bound alike."""
 
 GEMM_RAMP_US = 2.5
-"""Filling the pipeline and draining the last stores of a GEMM kernel, us. Fitted: GEMM alone, N = 4096, 11.9 us for 33.5 MB."""
+"""Filling the pipeline and draining the last stores of a GEMM kernel, us. Fitted: GEMM alone, N = 4096, 11.9 us for
+33.5 MB."""
 
 SHALLOW_RAMP_US = 1.5
 """The same for a vendor GEMM of one or two K steps (an up product), us. Fitted: torch.compile at M = 1 and 16."""
@@ -43,13 +48,15 @@ SLICE_US = 0.1
 """One more slice of partial sums read by every tile of the consumer, us. Fitted: split at M = 16 takes 62.7."""
 
 INLINE_STREAM = 0.89
-"""Streaming rate of a kernel with a second operand stream over one without. Measured: 56.3 against 62.6 us at M = 16."""
+"""Streaming rate of a kernel with a second operand stream over one without. Measured: 56.3 against 62.6 us at M =
+16."""
 
 INLINE_MIN_COLUMNS = 32
 """Columns of MMA work that X@A takes at least in an inline tile. Fitted: M = 256, 133 us where split takes 108."""
 
 SINGLE_ROW_JOIN_US = 5.0
-"""Extra latency of joining a branch at M = 1, us. Fitted: inline 67.4 against 62.6 at M = 16, split 65.6 against 62.7."""
+"""Extra latency of joining a branch at M = 1, us. Fitted: inline 67.4 against 62.6 at M = 16, split 65.6 against
+62.7."""
 
 EMITTED_MMA = {
     (16, 32): 0.35,
@@ -64,7 +71,7 @@ EMITTED_MMA = {
     (64, 128): 0.70,
     (64, 256): 0.78,
     (128, 128): 0.84,
-    (128, 256): 0.95,
+    (128, 256): 0.97,
 }
 """Fraction of the card's MMA rate that a pointer-load tile reaches, by (short, long) side. The largest: a public
 fused LoRA kernel takes 1.02 of the vendor GEMM's time at 8192 rows. The others are assumed, falling with the area."""

@@ -38,8 +38,8 @@ def step_bytes(launch: Launch, rows: int | None = None) -> int:
 def shared_bytes(launch: Launch) -> int:
     """Upper bound of the shared memory of one program.
 
-    All operand tiles in every stage, plus the 16-bit pieces of fp32 adapters; or the output tile when it is staged through
-    shared memory at the end, whichever is more (the loop's buffers are free by then).
+    All operand tiles in every stage, plus the 16-bit pieces of fp32 adapters; or the output tile when it is staged
+    through shared memory at the end, whichever is more (the loop's buffers are free by then).
     """
     assert launch.pool is not None
     tile = launch.pool.tile

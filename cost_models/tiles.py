@@ -41,8 +41,8 @@ def mma_fraction(tile: TileConfig, columns: int, unit: str, device: Device) -> f
 def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | None:
     """Cost of an emitted launch with ``warm`` tensors in the L2; None when no rate is known or it does not fit.
 
-    The busiest multiprocessor decides: it runs ``ceil(tiles / multiprocessors)`` tiles. The fluid time (all multiprocessors
-    equally busy) is reported as the term, the rest as the tail.
+    The busiest multiprocessor decides: it runs ``ceil(tiles / multiprocessors)`` tiles. The fluid time (all
+    multiprocessors equally busy) is reported as the term, the rest as the tail.
     """
     assert launch.pool is not None
     tile, down = launch.pool.tile, launch.body == "down"

@@ -38,7 +38,8 @@ def rank(
 
 
 def pick(candidates: tuple[Candidate, ...]) -> Candidate:
-    """The candidate to run: the fastest predicted, but ``library`` unless it is beaten by ``MIN_GAIN`` or is not there."""
+    """The candidate to run: the fastest predicted, but ``library`` unless it is beaten by ``MIN_GAIN`` or is not
+    there."""
     legal = [candidate for candidate in candidates if candidate.legal]
     library = next((candidate for candidate in legal if candidate.kind == "library"), None)
     if library is None or library is legal[0]:
@@ -49,7 +50,8 @@ def pick(candidates: tuple[Candidate, ...]) -> Candidate:
 
 
 def schedules(group: Group, device: Device, kind: str, tier: str = "fp32") -> tuple[Schedule, ...]:
-    """The model's best schedule of ``kind`` first, then each that differs from it in the pool of one launch, best first.
+    """The model's best schedule of ``kind`` first, then each that differs from it in the pool of one launch, best
+    first.
 
     As costs add over launches these hold the best of every combination. Empty when the kind is illegal.
     """

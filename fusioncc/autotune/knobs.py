@@ -15,7 +15,8 @@ WARPS = (4, 8)
 STAGES = (2, 3, 4, 5)
 K_SPLIT = (1, 2, 4, 8, 16, 32)
 MAX_ACCUMULATORS = 144
-"""fp32 accumulators a thread may hold: 128 for the widest tile (128x256, 8 warps) and 16 for a low-rank part beside it."""
+"""fp32 accumulators a thread may hold: 128 for the widest tile (128x256, 8 warps) and 16 for a low-rank part beside
+it."""
 MIN_ACCUMULATORS = 4
 """Fewer leave most of a warp's MMA idle."""
 SWAP_ROWS = 16
