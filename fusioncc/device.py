@@ -103,7 +103,7 @@ MEASURED = {
         dram_gbps=4260.0,
         l2_gbps=9000.0,
         bf16_tflops=750.0,
-        source="copy and GEMM rates measured on the card, L2 rate fitted; the rest NVIDIA H200 datasheet and CUDA guide",
+        source="copy and GEMM rates measured on the card, L2 rate fitted; the rest from NVIDIA's datasheet and guide",
     )
 }
 """Profiles in which measured figures replace the datasheet's."""

@@ -31,8 +31,8 @@ def test_legal_and_pruned_make_up_the_space(m: int, n: int, r: int, kind: str) -
     for space, pools in zip(spaces(group, H200, kind), KINDS[kind].steps(group, H200), strict=True):
         assert space.enumerated == len(list(pools.pools())) == len(space.legal) + sum(space.pruned.values())
         for launch in space.legal:
-            assert shared_bytes(launch) <= H200.shared_bytes
-            assert accumulators(launch) <= knobs.MAX_ACCUMULATORS
+            assert shared_bytes(launch, H200) <= H200.shared_bytes
+            assert accumulators(launch) <= knobs.MAX_ACCUMULATORS[True]
 
 
 def test_pruning_names_shared_memory_on_a_smaller_card() -> None:
