@@ -41,8 +41,9 @@ MMA_FRACTION = 0.76
 FP32_FRACTION = 0.9
 """The same without tensor cores. Assumed."""
 L2_BYTES_CLOCK = 34.4
-"""L2 bytes that a multiprocessor gets in one clock: 9000 GB/s over 132 multiprocessors at 1.98 GHz on an H200, where
-emitted GEMMs were seen to draw 7800. No datasheet gives it; the other cards are assumed to be alike."""
+"""L2 bytes that a multiprocessor gets in one clock. No datasheet gives it. Fitted, not measured: 9000 GB/s on an
+H200 (132 multiprocessors at 1.98 GHz), below which its GEMM times at 256 to 8192 rows would be out of reach; other
+cards assumed alike."""
 LAUNCH_US = 1.5
 """Gap between two kernels in graph replay, as seen on an H200; taken for every card."""
 REGISTERS_SM = 65536
@@ -62,7 +63,15 @@ DATASHEETS: dict[str, tuple[int, int, float, float, int, tuple[float, float, flo
     "rtx4090": (89, 128, 2.52, 1008, 72, (165.2, 82.6, 82.6), "NVIDIA Ada whitepaper (fp32 accumulation)"),
     "rtx5090": (120, 170, 2.41, 1792, 96, (209.5, 104.8, 104.8), "NVIDIA RTX Blackwell whitepaper (fp32 accumulation)"),
     "rtxpro6000": (120, 188, 2.6, 1792, 128, (503.8, 251.9, 126), "NVIDIA RTX PRO Blackwell whitepaper"),
-    "b200": (100, 148, 1.85, 8000, 126, (2250, 1125, 75), "NVIDIA HGX B200 datasheet, an eighth; L2 from the driver"),
+    "b200": (
+        100,
+        148,
+        1.85,
+        8000,
+        126,
+        (2250, 1125, 75),
+        "NVIDIA HGX B200 datasheet, an eighth; L2 and multiprocessors as reported by users",
+    ),
 }
 
 
@@ -94,7 +103,7 @@ MEASURED = {
         dram_gbps=4260.0,
         l2_gbps=9000.0,
         bf16_tflops=750.0,
-        source="copy bandwidth and GEMM rate as measured on the card; the rest NVIDIA H200 datasheet and CUDA programming guide",
+        source="copy and GEMM rates measured on the card, L2 rate fitted; the rest from NVIDIA's datasheet and guide",
     )
 }
 """Profiles in which measured figures replace the datasheet's."""
@@ -134,9 +143,9 @@ def get_device(name: str) -> Device:
 def profile_for(name: str, capability: int, multiprocessors: int, shared_bytes: int, l2_bytes: int) -> Device:
     """The profile of a card as its driver describes it (``NVIDIA H100 80GB HBM3``; capability times ten).
 
-    A card that has a profile gets it unchanged, so that a plan made elsewhere for that name is the plan made here. A part
-    of one (fewer multiprocessors) or an unknown card gets the nearest profile, its rates scaled by multiprocessors, with
-    the driver's own sizes.
+    A card that has a profile gets it unchanged, so that a plan made elsewhere for that name is the plan made here. A
+    part of one (fewer multiprocessors) or an unknown card gets the nearest profile, its rates scaled by
+    multiprocessors, with the driver's own sizes.
     """
     words = set(re.findall(r"[a-z0-9]+", name.lower()))
     known = next((profile for needed, profile in MARKETING if words >= set(needed.split())), None)
@@ -164,5 +173,5 @@ def _scaled(base: Device, name: str, capability: int, multiprocessors: int, shar
         bf16_tflops=round(base.bf16_tflops * factor, 1),
         tf32_tflops=round(base.tf32_tflops * factor, 1),
         fp32_tflops=round(base.fp32_tflops * factor, 1),
-        source=f"scaled from {base.name} by {multiprocessors}/{base.multiprocessors} multiprocessors; sizes from the driver",
+        source=f"scaled from {base.name} by {multiprocessors}/{base.multiprocessors} multiprocessors; driver's sizes",
     )
