@@ -221,9 +221,11 @@ def _launch_node(
 
 
 def _programs(insertion: _Insertion, launch: KernelLaunch, rows: Any, rows_node: Any) -> Any:
-    """``ceil(M / block_m) * programs_per_row_block`` as a number, or as nodes when M is symbolic."""
+    """Programs as a number, or as nodes when M is symbolic (persistent programs without a tile just end)."""
     if isinstance(rows_node, int):
         return launch.programs(rows_node)
+    if launch.workers is not None:
+        return launch.workers
     padded = insertion.call(operator.add, (rows_node, launch.block_m - 1), rows + launch.block_m - 1)
     blocks = insertion.call(operator.floordiv, (padded, launch.block_m), (rows + launch.block_m - 1) // launch.block_m)
     value = blocks.meta["val"] * launch.programs_per_row_block

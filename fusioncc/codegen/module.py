@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from fusioncc.codegen.context import Context
+from fusioncc.codegen.descriptor import ALLOCATOR
 from fusioncc.codegen.kernel import Kernel
 from fusioncc.codegen.launch import Buffer, EmittedModule, M
 from fusioncc.codegen.lines import call, indented, paragraph, returned
@@ -46,6 +47,11 @@ class Module:
             operands=tuple(self.context.names()),
         )
 
+    @property
+    def _described(self) -> bool:
+        """Whether a kernel makes descriptors."""
+        return any(kernel.tile.tma for kernel in self.kernels)
+
     def _function_names(self) -> tuple[str, ...]:
         """One function for kernels of one text; numbered by the position of the first launch of its kind."""
         by_text: dict[tuple[str, ...], str] = {}
@@ -64,6 +70,7 @@ class Module:
         sections = [
             "\n".join(self._header()) + "\n\n" + IMPORTS,
             *helpers,
+            *([ALLOCATOR] if self._described else []),
             *("\n".join(lines) + "\n" for lines in functions.values()),
             "\n".join(self._launch(names)) + "\n",
             *check.sections(),
@@ -109,6 +116,7 @@ class Module:
                 '``empty`` allocates."""',
                 rest="",
             ),
+            *(["triton.set_allocator(scratch)"] if self._described else []),
             "m = x.shape[0]",
         ]
         for buffer in self.buffers:
@@ -164,4 +172,6 @@ def _tile_words(kernel: Kernel) -> str:
         else f"{tile.block_m} rows x {tile.block_k}"
     )
     swap = ", transposed" if tile.swap_operands else ""
-    return f"tile {size}{swap}, {kernel.blocks} programs for a block of rows, {tile.num_warps} warps, {tile.num_stages} stages"
+    if kernel.workers is not None:
+        swap += f", TMA, {kernel.workers} persistent programs"
+    return f"tile {size}{swap}, {kernel.blocks} tiles for a block of rows, {tile.num_warps} warps, {tile.num_stages} stages"
