@@ -104,10 +104,10 @@ class Kernel:
 
     @property
     def params(self) -> tuple[Param, ...]:
-        """The signature: every parameter of the body once."""
+        """The signature: every parameter of the body once; equal values may come from different tensors."""
         by_name: dict[str, Param] = {}
         for param in self.body.params:
-            if by_name.setdefault(param.name, param) != param:
+            if by_name.setdefault(param.name, param).arg != param.arg:
                 raise ValueError(f"parameter {param.name} of a {self.stem} kernel has two meanings")
         return tuple(sorted(by_name.values(), key=lambda param: param.place))
 

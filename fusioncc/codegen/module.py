@@ -79,19 +79,14 @@ class Module:
 
     def _header(self) -> tuple[str, ...]:
         group = self.context.group
-        rows = f"{group.m_symbol} (M, a hint: {group.m})" if group.m_symbol else str(group.m)
-        lines = [
-            f'"""{self.name}: GEMM group {group.name}, schedule {self.schedule.kind}, tier {self.context.tier}.',
-            "",
-        ]
+        rows = f"M (about {group.m})" if group.m_symbol else str(group.m)
+        lines = [f'"""{self.name}: schedule {self.schedule.kind}, tier {self.context.tier}.', ""]
         names = self.context.names()
         lines.append(f"    x        [{rows}, {group.k}] {_layout(group.lhs)}")
         for main in self.context.mains:
             member = self.context.member(main)
             output = self.context.output(main)
-            lines.append(
-                f"    {names[member.weight]:8} {list(member.weight.shape)} {_layout(member.weight)}{_source_of(member.source)}"
-            )
+            lines.append(f"    {names[member.weight]:8} {list(member.weight.shape)} {_layout(member.weight)}")
             if member.bias is not None:
                 lines.append(f"    {names[member.bias]:8} {list(member.bias.shape)} {_layout(member.bias)}")
             for branch in group.branches_of(main):
@@ -145,10 +140,6 @@ def output_name(context: Context, main: int) -> str:
 
 def _layout(operand: Operand) -> str:
     return f"{operand.dtype}" + (f", strides {operand.strides}" if operand.strides else "")
-
-
-def _source_of(source: str) -> str:
-    return f"  ({source})" if source else ""
 
 
 def _formula(context: Context, main: int) -> str:
