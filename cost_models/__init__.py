@@ -1,6 +1,14 @@
-"""Cost models, one a file: pure functions of group, schedule and device."""
+"""Cost models: pure functions of (group, schedule, device). No torch, no triton, no GPU.
 
-if __name__ != "fusioncc.cost_models":
-    raise ImportError(
-        f"this package is fusioncc.cost_models: write 'import fusioncc.cost_models', not 'import {__name__}'"
-    )
+One model a file: ``launches`` (what is launched), ``traffic`` (bytes), ``resources`` (shared memory, registers,
+occupancy), ``tiles`` (time of an emitted grid), ``vendor`` (time of library kernels), ``memory`` (peak live bytes), and
+``estimate``, which adds them up. Constants that measurement calibrates are all in ``constants``.
+"""
+
+if not __name__.startswith("fusioncc."):
+    raise ImportError("import this package as fusioncc.cost_models: under a bare name every class would exist twice")
+
+from fusioncc.cost_models.estimate import estimate
+from fusioncc.cost_models.memory import footprint
+
+__all__ = ["estimate", "footprint"]

@@ -16,6 +16,9 @@ from fusioncc.seam import translated
 
 _KEPT_WHOLE = (torch.ops.aten.scaled_dot_product_attention.default,)
 
+_CHECKS = (torch.ops.aten._assert_tensor_metadata.default,)
+"""Export's own checks: they would count as users of the values they look at."""
+
 
 def capture(model: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> fx.GraphModule:
     """The graph of ``model(*args, **kwargs)``.
@@ -47,7 +50,11 @@ def _functional(program: ExportedProgram) -> fx.GraphModule:
     for op in _KEPT_WHOLE:
         table.pop(op, None)
     with torch.no_grad():
-        return program.run_decompositions(table).graph_module
+        module = program.run_decompositions(table).graph_module
+    for node in list(module.graph.nodes):
+        if node.target in _CHECKS and not node.users:
+            module.graph.erase_node(node)
+    return module
 
 
 def _on_device_of(model: torch.nn.Module, inputs: Any) -> Any:

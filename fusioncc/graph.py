@@ -213,4 +213,4 @@ def module_path(node: fx.Node) -> str:
     if not stack:
         return ""
     path = re.sub(r"^L\['[^']*'\]\.?", "", str(list(stack.values())[-1][0]))
-    return path.replace("._modules['", ".").replace("']", "").replace("['", ".").lstrip(".")
+    return re.sub(r"(__dict__\.)?_modules\.", "", re.sub(r"\['([^']*)'\]", r".\1", path).lstrip("."))

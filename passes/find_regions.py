@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from torch import fx
 
 from fusioncc.decision import Rejected
-from fusioncc.graph import CASTS, COPIES, EMITTED_DTYPES, aten, dtype_of, keeps_rows, users_outside
+from fusioncc.graph import CASTS, COPIES, EMITTED_DTYPES, aten, dtype_of, is_exact_cast, keeps_rows, users_outside
 from fusioncc.passes.branch_rules import BranchFacts, check_branch
 from fusioncc.passes.canonicalize import Gemm
 from fusioncc.passes.find_branches import LowRank, Scale, peel_scales
@@ -147,11 +147,11 @@ def _covered(branch: LowRank) -> set[fx.Node]:
 
 
 def _absorb_cast(output: fx.Node, inner: set[fx.Node]) -> fx.Node:
-    """Take in the cast right behind the sum, through views, when nothing else reads the sum."""
+    """Take in a narrowing cast right behind the sum, through views, when nothing else reads the sum."""
     here, passed = output, []
     while len(here.users) == 1:
         (user,) = here.users
-        if user.target in CASTS and dtype_of(user) in EMITTED_DTYPES:
+        if user.target in CASTS and dtype_of(user) in EMITTED_DTYPES and not is_exact_cast(user):
             inner |= {*passed, user}
             return user
         if not keeps_rows(user):

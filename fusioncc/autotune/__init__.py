@@ -1,1 +1,6 @@
-"""Tuning: configurations to try and what was measured."""
+"""Which schedules a group may take, and which the cost model prefers."""
+
+from fusioncc.autotune.choose import best, pick, rank, schedules
+from fusioncc.autotune.space import Space, spaces
+
+__all__ = ["Space", "best", "pick", "rank", "schedules", "spaces"]

@@ -1,1 +1,6 @@
-"""Emission: a group and its schedule become one readable Triton module."""
+"""Emission of Triton modules: text only, neither torch nor triton is imported here."""
+
+from fusioncc.codegen.emission import emit
+from fusioncc.codegen.launch import Arg, Buffer, EmittedModule, KernelLaunch
+
+__all__ = ["Arg", "Buffer", "EmittedModule", "KernelLaunch", "emit"]

@@ -1,0 +1,62 @@
+"""Timing on a CUDA card: CUDA-graph replay over rotated operands, medians with spread, and the facts every table carries."""
+
+import datetime
+import statistics
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+COLD_BYTES = 160 << 20
+"""Operand sets are rotated until they hold this many bytes: over three times the L2 of an H200."""
+
+
+def sets_needed(bytes_of_one: int) -> int:
+    """Operand sets to rotate so that none is found in the L2 again."""
+    return max(2, -(-COLD_BYTES // max(bytes_of_one, 1)) + 1)
+
+
+def graph_us(calls: Sequence[Callable[[], Any]], target_ms: float = 60.0, rounds: int = 15) -> tuple[float, float]:
+    """Median and spread (half the interquartile range) of one call, us; ``calls`` run one after another in one graph."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream), torch.no_grad():
+        for call in calls:
+            call()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph, stream=stream):
+        for call in calls:
+            call()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+    def replay(times: int) -> float:
+        start.record()
+        for _ in range(times):
+            graph.replay()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / times
+
+    replay(2)
+    once = replay(2)
+    times = max(1, int(target_ms / rounds / max(once, 1e-3)))
+    samples = sorted(1000 * replay(times) / len(calls) for _ in range(rounds))
+    quarter = len(samples) // 4
+    return statistics.median(samples), (samples[-1 - quarter] - samples[quarter]) / 2
+
+
+def facts(command: str) -> dict[str, str]:
+    """Card, driver, versions, date and the command: what a result file begins with."""
+    import triton
+
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    driver = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip().splitlines()
+    return {
+        "card": torch.cuda.get_device_name(),
+        "driver": driver[0] if driver else "unknown",
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "date": datetime.date.today().isoformat(),
+        "command": command,
+    }

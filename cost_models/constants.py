@@ -1,0 +1,90 @@
+"""Every calibrated constant of the cost models, with its unit and where it was read.
+
+What belongs to a card (bandwidths, rates, the gap between two launches) is in :class:`fusioncc.device.Device`. What is
+here belongs to the code that runs on it: vendor kernels and Triton kernels with pointer loads. "Measured" means LEADS-style
+tables on one H200 (torch 2.11, triton 3.6, graph replay, weights streaming from memory), LoRA forward, K = 4096.
+"""
+
+READ_GAIN = 1.08
+"""Rate of a pure read over that of a copy (a copy turns the bus around). Weight streaming at M = 1: 4.6 against 4.26 TB/s."""
+
+L2_RESIDENT = 0.8
+"""Fraction of the L2 that a tensor may fill and still be found there by the next kernel. Assumed (hashing, other data)."""
+
+L2_SM_SHARE = 1.8
+"""What one multiprocessor can draw from the L2, as a multiple of its fair share. 64 bytes a clock against 53 GB/s."""
+
+LOAD_LATENCY_US = 0.8
+"""Time of a load that misses the L2 when the memory is busy, us. Microbenchmarks of Hopper: 0.6 to 0.9."""
+
+STEP_US = 0.03
+"""Barriers and address arithmetic of one K step that the MMA does not hide, us. Assumed, about 50 clocks."""
+
+OVERLAP_LEAK = 0.02
+"""Fraction of the terms that do not bind which still shows. Assumed; ranks tiles that are bound alike."""
+
+GEMM_RAMP_US = 2.5
+"""Filling the pipeline and draining the last stores of a GEMM kernel, us. GEMM alone at N = 4096 (11.9 us, 33.5 MB)."""
+
+SHALLOW_RAMP_US = 1.5
+"""The same for a vendor GEMM of one or two K steps (an up product), us. torch.compile's column at M = 1 and 16."""
+
+POINTWISE_RAMP_US = 0.5
+"""The same for an elementwise kernel, us. Difference of eager and GEMM alone at M = 1."""
+
+SKINNY_GEMM_US = 7.0
+"""Floor of a vendor GEMM with a narrow side and a deep K, us. Measured 7 to 10 "whatever its size"."""
+
+SKINNY_N = 128
+"""Columns up to which the floor applies. Highest rank in use."""
+
+SLICE_US = 0.1
+"""One more slice of partial sums read by every tile of the consumer, us. 32 slices against 16: 65.6 and 62.7 at M <= 16."""
+
+INLINE_STREAM = 0.89
+"""Streaming rate of a kernel with a second operand stream over one without. 62.6 against 56.3 us at M = 16."""
+
+INLINE_MIN_COLUMNS = 32
+"""Columns of MMA work that X@A takes at least in an inline tile. Pointer prototype at M = 256: 133 against 108 us."""
+
+SINGLE_ROW_JOIN_US = 5.0
+"""Extra latency of joining a branch at M = 1, us. inline 67.4 (M = 1) against 62.6 (M = 16), split 65.6 against 62.7."""
+
+EMITTED_MMA = {
+    (16, 32): 0.35,
+    (16, 64): 0.45,
+    (16, 128): 0.50,
+    (16, 256): 0.50,
+    (32, 32): 0.45,
+    (32, 64): 0.50,
+    (32, 128): 0.55,
+    (32, 256): 0.60,
+    (64, 64): 0.60,
+    (64, 128): 0.70,
+    (64, 256): 0.78,
+    (128, 128): 0.84,
+    (128, 256): 0.95,
+}
+"""Fraction of the card's MMA rate that a pointer-load tile reaches, by (short, long) side. Large tiles: LoRAFusion's public
+kernel at 1.02 of the vendor's time (8192 rows); small ones assumed from the ratio of loads to MMA."""
+
+TWO_STAGES = 0.92
+"""Factor on the MMA rate of a K loop with two stages: one load in flight, exposed behind every MMA. Assumed."""
+
+NO_WGMMA = 0.6
+"""Factor on a Hopper tile whose MMA rows are fewer than 64 (falls back to the warp-level MMA). Its share of the peak."""
+
+VENDOR_MMA = {(128, 256): 1.0, (256, 128): 1.0, (128, 128): 0.92, (64, 256): 0.85, (64, 128): 0.72, (64, 64): 0.5}
+"""Tiles (rows, columns) a vendor library is assumed to choose from, with their fraction of the MMA rate. 8192-cubed is 1."""
+
+VENDOR_BLOCK_K = 64
+"""K step of those tiles, elements."""
+
+VENDOR_SPLITS = (1, 2, 4, 8)
+"""K splits a vendor library is assumed to choose from."""
+
+GROUP_M_VENDOR = 8
+"""Row blocks that a vendor kernel is assumed to walk together for L2 reuse."""
+
+FMA_RATE = 0.6
+"""Fraction of the fp32 rate that an emitted dot without tensor cores (ieee) reaches. Assumed."""

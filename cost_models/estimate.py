@@ -1,0 +1,46 @@
+"""The estimate of a schedule: the costs of its launches, added up."""
+
+from fusioncc.cost_models.cost import ADDED, OVERLAPPING, Cost
+from fusioncc.cost_models.launches import Launch, launches
+from fusioncc.cost_models.tiles import grid_cost
+from fusioncc.cost_models.traffic import warm_names
+from fusioncc.cost_models.vendor import pointwise_cost, vendor_cost
+from fusioncc.device import Device
+from fusioncc.group import Group
+from fusioncc.schedule import Estimate, Schedule
+
+
+def launch_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | None:
+    """Cost of one launch that finds the tensors named ``warm`` in the L2; None: cannot be estimated."""
+    if launch.body == "pointwise":
+        return pointwise_cost(launch, warm, device)
+    if launch.body == "vendor":
+        return vendor_cost(launch, warm, device)
+    return grid_cost(launch, warm, device)
+
+
+def estimate(group: Group, schedule: Schedule, device: Device, tier: str = "fp32") -> Estimate | None:
+    """Predicted cost of one execution of ``group``, or None when it cannot be estimated (a dtype without a known rate, a
+    tile that does not fit).
+
+    ``dram``, ``l2`` and ``mma`` overlap inside a launch (the largest counts) and are summed over launches; ``latency``,
+    ``launch`` and ``tail`` come on top. ``binds`` is the term that costs most.
+    """
+    sequence = launches(group, schedule, tier)
+    costs: list[Cost] = []
+    for launch, warm in zip(sequence, warm_names(sequence, device), strict=True):
+        cost = launch_cost(launch, warm, device)
+        if cost is None:
+            return None
+        costs.append(cost)
+    terms = tuple((name, sum(getattr(cost, name) for cost in costs)) for name in (*OVERLAPPING, *ADDED))
+    return Estimate(
+        us=sum(cost.us for cost in costs),
+        bytes=sum(cost.dram_bytes for cost in costs),
+        flops=sum(2 * member.batch * member.m * member.n * member.k for member in group.members),
+        launches=len(sequence),
+        tiles=sum(cost.tiles for cost in costs),
+        waves=sum(cost.waves for cost in costs),
+        terms=terms,
+        binds=max(terms, key=lambda term: term[1])[0],
+    )

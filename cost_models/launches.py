@@ -1,0 +1,243 @@
+"""What a schedule launches: one :class:`Launch` for each kernel, in order, with the tensors it reads and writes.
+
+Traffic, time, launches and peak memory are all read off this list. A new kind of schedule adds one builder to
+``BUILDERS``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+from fusioncc.group import DTYPE_BYTES, Branch, Group, Member, Operand
+from fusioncc.schedule import Pool, Schedule
+
+Unit = Literal["bf16", "tf32", "fp32"]
+"""What does the multiplying: bf16/fp16 tensor cores, tf32 tensor cores, plain fp32 arithmetic."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor as memory traffic sees it. Weights outlive the group; the other kinds die at their last use."""
+
+    name: str
+    bytes: int
+    kind: Literal["input", "weight", "intermediate", "output"]
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """The low-rank work in a tile: padded rank, pieces an adapter is cut into, bytes of an element of A."""
+
+    padded: int
+    pieces: int
+    element: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel. ``body`` says what runs: a vendor GEMM, an elementwise kernel, or one of the emitted forms.
+
+    ``inline``: main tiles that also accumulate X@A; ``join``: main tiles that begin with the joined product;
+    ``down``: X@A for all ``ranks``, in ``pool.k_split`` slices. ``unit`` is None where no rate is known.
+    """
+
+    body: Literal["vendor", "pointwise", "inline", "join", "down"]
+    reads: tuple[Tensor, ...]
+    writes: tuple[Tensor, ...]
+    m: int = 0
+    n: int = 0
+    k: int = 0
+    batch: int = 1
+    unit: Unit | None = None
+    x_element: int = 2
+    w_element: int = 2
+    pool: Pool | None = None
+    ranks: tuple[LowRank, ...] = ()
+    slices: int = 1
+    """Slices of partial sums that a ``join`` adds."""
+
+
+def padded_rank(rank: int) -> int:
+    """Rank as emitted: the next power of two, at least 16 (the narrowest MMA)."""
+    return max(16, 1 << (rank - 1).bit_length())
+
+
+def unit_of(dtype: str, precision: str) -> Unit | None:
+    """Arithmetic unit for a product in ``dtype``; None: no figure for it."""
+    if dtype in ("bf16", "fp16"):
+        return "bf16"
+    if dtype == "fp32":
+        return "tf32" if precision == "tf32" else "fp32"
+    return None
+
+
+@lru_cache(maxsize=4096)
+def low_rank(group: Group, branch: Branch, tier: str) -> LowRank:
+    """How a branch enters a tile. An fp32 adapter over a 16-bit X is cut into three 16-bit pieces, unless relaxed."""
+    down = group.members[branch.down]
+    mixed = down.weight.dtype == "fp32" and group.lhs.dtype != "fp32" and down.dtype == "fp32"
+    pieces = 3 if mixed and tier != "relaxed" else 1
+    return LowRank(padded_rank(down.n), pieces, DTYPE_BYTES[down.weight.dtype])
+
+
+def with_pool(launch: Launch, pool: Pool) -> Launch:
+    """The same launch with another pool; partial sums grow with its K split."""
+    assert launch.pool is not None
+    if pool.k_split == launch.pool.k_split:
+        return replace(launch, pool=pool)
+    before = launch.pool.k_split
+    writes = tuple(replace(t, bytes=t.bytes // before * pool.k_split) if t.kind == "intermediate" else t for t in launch.writes)
+    return replace(launch, pool=pool, writes=writes)
+
+
+def launches(group: Group, schedule: Schedule, tier: str = "fp32") -> tuple[Launch, ...]:
+    """The kernels of ``schedule``, in order.
+
+    Raises:
+        KeyError: the kind of schedule is unknown.
+    """
+    return BUILDERS[schedule.kind](group, schedule, tier)
+
+
+def _x(group: Group) -> Tensor:
+    return Tensor("x", group.lhs.bytes, "input")
+
+
+def _operands(label: str, *operands: Operand | None) -> tuple[Tensor, ...]:
+    return tuple(Tensor(f"{label}.{i}", each.bytes, "weight") for i, each in enumerate(operands) if each is not None)
+
+
+def _product(index: int, member: Member, kind: Literal["intermediate", "output"]) -> Tensor:
+    return Tensor(f"y{index}", member.batch * member.m * member.n * DTYPE_BYTES[member.dtype], kind)
+
+
+def _result(group: Group, main: int) -> Tensor:
+    member = group.members[main]
+    size = member.batch * member.m * member.n * DTYPE_BYTES[group.output_of(main).dtype]
+    return Tensor(f"out{main}", size, "output")
+
+
+def _vendor(group: Group, index: int, x: Tensor, out: Tensor) -> list[Launch]:
+    """A vendor GEMM, behind a cast of its weight where the graph casts it."""
+    member = group.members[index]
+    weight = _operands(f"w{index}", member.weight)
+    before: list[Launch] = []
+    if DTYPE_BYTES[member.weight.dtype] > DTYPE_BYTES[member.dtype]:
+        cast = Tensor(f"w{index}.cast", member.weight.bytes * DTYPE_BYTES[member.dtype] // 4, "intermediate")
+        before, weight = [Launch("pointwise", weight, (cast,))], (cast,)
+    reads = (x, *weight, *_operands(f"b{index}", member.bias))
+    size = DTYPE_BYTES[member.dtype]
+    unit = unit_of(member.dtype, group.fp32_precision)
+    shape = {"m": member.m, "n": member.n, "k": member.k, "batch": member.batch}
+    return [*before, Launch("vendor", reads, (out,), **shape, unit=unit, x_element=size, w_element=size)]
+
+
+def _library_main(group: Group, main: int, casts: dict[str, Tensor]) -> list[Launch]:
+    """Main, down and up GEMMs of one main member, the sum, and the casts between them."""
+    member, branches = group.members[main], group.branches_of(main)
+    result = _result(group, main)
+    plain = not branches and group.output_of(main).dtype == member.dtype
+    product = result if plain else _product(main, member, "intermediate")
+    made = _vendor(group, main, _x(group), product)
+    parts = [product]
+    for branch in branches:
+        down, up = group.members[branch.down], group.members[branch.up]
+        x = _x(group)
+        if DTYPE_BYTES[down.dtype] > DTYPE_BYTES[group.lhs.dtype]:
+            wide = Tensor(f"x.{down.dtype}", x.bytes * DTYPE_BYTES[down.dtype] // DTYPE_BYTES[group.lhs.dtype], "intermediate")
+            if down.dtype not in casts:
+                made.append(Launch("pointwise", (x,), (wide,)))
+            x = casts.setdefault(down.dtype, wide)
+        low = _product(branch.down, down, "output" if branch.saved else "intermediate")
+        part = _product(branch.up, up, "intermediate")
+        made += _vendor(group, branch.down, x, low) + _vendor(group, branch.up, low, part)
+        parts += [part, *_operands(f"s{branch.up}", *branch.scale_tensors)]
+    return made if plain else [*made, Launch("pointwise", tuple(parts), (result,))]
+
+
+def _library(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
+    casts: dict[str, Tensor] = {}
+    return tuple(launch for main in group.mains for launch in _library_main(group, main, casts))
+
+
+def _main_tiles(group: Group, pool: Pool, body: Literal["inline", "join"], tier: str, downs: dict[int, Tensor], slices: int) -> Launch:
+    """The launch of one main member with its branches: A is read inline, or the partial sums of the downs are."""
+    main = pool.members[0]
+    member, branches = group.members[main], group.branches_of(main)
+    reads = [_x(group), *_operands(f"w{main}", member.weight, member.bias)]
+    writes = [_result(group, main)]
+    for branch in branches:
+        down, up = group.members[branch.down], group.members[branch.up]
+        reads += _operands(f"w{branch.up}", up.weight, up.bias, *branch.scale_tensors)
+        if body == "join":
+            reads.append(downs[branch.down])
+        else:
+            reads += _operands(f"w{branch.down}", down.weight, down.bias)
+            writes += [_product(branch.down, down, "output")] * branch.saved
+    return Launch(
+        body,
+        tuple(reads),
+        tuple(writes),
+        m=member.m,
+        n=member.n,
+        k=member.k,
+        unit=unit_of(group.lhs.dtype, group.fp32_precision),
+        x_element=DTYPE_BYTES[group.lhs.dtype],
+        w_element=DTYPE_BYTES[member.weight.dtype],
+        pool=pool,
+        ranks=tuple(low_rank(group, branch, tier) for branch in branches),
+        slices=slices if body == "join" else 1,
+    )
+
+
+def down_launch(group: Group, pool: Pool, tier: str) -> Launch:
+    """One pass over X for all downs of ``pool``; each writes ``k_split`` fp32 slices ``[M, padded rank]``."""
+    branches = [branch for branch in group.branches if branch.down in pool.members]
+    ranks = tuple(low_rank(group, branch, tier) for branch in branches)
+    reads, writes = [_x(group)], []
+    for branch, rank in zip(branches, ranks, strict=True):
+        down = group.members[branch.down]
+        reads += _operands(f"w{branch.down}", down.weight, down.bias)
+        writes.append(Tensor(f"p{branch.down}", pool.k_split * group.m * rank.padded * 4, "intermediate"))
+        writes += [_product(branch.down, down, "output")] * branch.saved
+    return Launch(
+        "down",
+        tuple(reads),
+        tuple(writes),
+        m=group.m,
+        n=sum(group.members[branch.down].n for branch in branches),
+        k=group.k,
+        unit=unit_of(group.lhs.dtype, group.fp32_precision),
+        x_element=DTYPE_BYTES[group.lhs.dtype],
+        pool=pool,
+        ranks=ranks,
+    )
+
+
+def _emitted(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
+    """``inline`` and ``split``: the pools in order of launch, then vendor GEMMs for the mains without a pool."""
+    body: Literal["inline", "join"] = "inline" if schedule.kind == "inline" else "join"
+    made: list[Launch] = []
+    downs: dict[int, Tensor] = {}
+    slices = 1
+    for pool in sorted(schedule.pools, key=lambda pool: pool.launch):
+        if pool.role == "down":
+            launch = down_launch(group, pool, tier)
+            partial = {tensor.name: tensor for tensor in launch.writes}
+            downs |= {down: partial[f"p{down}"] for down in pool.members}
+            slices = max(slices, pool.k_split)
+        else:
+            launch = _main_tiles(group, pool, body, tier, downs, slices)
+        made.append(launch)
+    covered = {main for pool in schedule.pools if pool.role == "main" for main in pool.members}
+    rest = [main for main in group.mains if main not in covered]
+    casts: dict[str, Tensor] = {}
+    return tuple(made) + tuple(launch for main in rest for launch in _library_main(group, main, casts))
+
+
+BUILDERS: dict[str, Callable[[Group, Schedule, str], tuple[Launch, ...]]] = {
+    "library": _library,
+    "split": _emitted,
+    "inline": _emitted,
+}

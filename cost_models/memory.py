@@ -1,0 +1,46 @@
+"""Footprint of a group: kernels, bytes moved, and peak live bytes by liveness over the list of launches."""
+
+from collections.abc import Sequence
+
+from fusioncc.cost_models.launches import Launch, launches
+from fusioncc.device import Device
+from fusioncc.group import Group
+from fusioncc.schedule import Footprint, Schedule
+
+_COLD: frozenset[str] = frozenset()
+
+
+def peak_bytes(sequence: Sequence[Launch], keep_inputs: bool = False) -> int:
+    """Largest sum of live tensors during any launch. Weights are not counted: they live before, during and after.
+
+    An input dies at its last use (``keep_inputs``: the caller still holds it); an intermediate lives from the launch that
+    writes it to the last that reads it; an output from its launch on.
+    """
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    tensors = {}
+    for index, launch in enumerate(sequence):
+        for tensor in (*launch.reads, *launch.writes):
+            if tensor.kind != "weight":
+                tensors[tensor.name] = tensor
+                first.setdefault(tensor.name, 0 if tensor.kind == "input" else index)
+                last[tensor.name] = index
+    final = len(sequence) - 1
+    held = {t.name for t in tensors.values() if t.kind == "output" or (keep_inputs and t.kind == "input")}
+    return max(
+        (
+            sum(t.bytes for t in tensors.values() if first[t.name] <= index <= (final if t.name in held else last[t.name]))
+            for index in range(len(sequence))
+        ),
+        default=0,
+    )
+
+
+def footprint(group: Group, schedule: Schedule, device: Device, tier: str = "fp32") -> Footprint:
+    """What ``group`` costs under ``schedule`` (``library``: before any rewrite).
+
+    ``bytes``: every launch's operands and results once each, as if nothing stayed in the L2 between launches.
+    """
+    sequence = launches(group, schedule, tier)
+    moved = sum(tensor.bytes for launch in sequence for tensor in (*launch.reads, *launch.writes))
+    return Footprint(kernels=len(sequence), bytes=moved, peak_bytes=peak_bytes(sequence))

@@ -1,0 +1,69 @@
+"""Time of kernels that are not ours: vendor GEMMs and the elementwise kernels between them."""
+
+from dataclasses import replace
+from math import ceil
+
+from fusioncc.cost_models import constants as c
+from fusioncc.cost_models.cost import Cost
+from fusioncc.cost_models.launches import Launch
+from fusioncc.cost_models.tiles import unit_tflops
+from fusioncc.cost_models.traffic import traffic
+from fusioncc.device import Device
+
+
+def pointwise_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost:
+    """An elementwise kernel moves each tensor once."""
+    bytes_ = traffic(launch, warm, device, 1, 1)
+    return Cost(
+        dram=bytes_.dram_us(device),
+        l2=bytes_.moved / (device.l2_gbps * 1e3),
+        mma=0.0,
+        latency=c.POINTWISE_RAMP_US,
+        launch=device.launch_us,
+        tail=0.0,
+        dram_bytes=bytes_.dram,
+    )
+
+
+def vendor_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | None:
+    """A vendor GEMM: the best of the tiles and K splits it is assumed to have; a narrow one has a floor."""
+    if launch.unit is None:
+        return None
+    options = [
+        _tiled(launch, warm, device, tile, fraction, split)
+        for tile, fraction in c.VENDOR_MMA.items()
+        for split in c.VENDOR_SPLITS
+        if split == 1 or launch.k >= 4 * split * c.VENDOR_BLOCK_K
+    ]
+    best = min(options, key=lambda cost: cost.us)
+    if launch.n <= c.SKINNY_N < launch.k and best.us < c.SKINNY_GEMM_US:
+        return replace(best, latency=best.latency + c.SKINNY_GEMM_US - best.us)
+    return best
+
+
+def _tiled(launch: Launch, warm: frozenset[str], device: Device, tile: tuple[int, int], fraction: float, split: int) -> Cost:
+    assert launch.unit is not None
+    block_m, block_n = tile
+    count = ceil(launch.m / block_m) * ceil(launch.n / block_n) * split * launch.batch
+    depth = launch.k / split
+    rate = unit_tflops(launch.unit, device) * 1e6 / device.multiprocessors * (1.0 if launch.unit == "fp32" else fraction)
+    tile_mma = 2 * block_m * block_n * depth / rate
+    spread = count / device.multiprocessors
+    tile_bytes = depth * (min(block_m, launch.m) * launch.x_element + block_n * launch.w_element)
+    partial = launch.batch * launch.m * launch.n * 4 * 2 * split if split > 1 else 0
+    l2_per_us = device.l2_gbps * 1e3
+    l2 = (count * tile_bytes + partial) / l2_per_us
+    bytes_ = traffic(launch, warm, device, block_m, c.GROUP_M_VENDOR)
+    dram = bytes_.dram_us(device)
+    fluid = max(dram, l2, spread * tile_mma)
+    busiest = ceil(spread)
+    drawn = busiest * tile_bytes * device.multiprocessors / (l2_per_us * c.L2_SM_SHARE)
+    return Cost(
+        dram=dram,
+        l2=l2,
+        mma=spread * tile_mma,
+        latency=c.SHALLOW_RAMP_US if launch.k <= 2 * c.VENDOR_BLOCK_K else c.GEMM_RAMP_US,
+        launch=device.launch_us,
+        tail=max(fluid, busiest * tile_mma, drawn) - fluid,
+        dram_bytes=bytes_.dram,
+    )

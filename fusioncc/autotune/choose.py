@@ -1,0 +1,131 @@
+"""The model's choice: the best schedule of each kind, the kinds ranked, and the one to run.
+
+Costs add over launches, so each launch takes its best pool by itself; members of unequal N get tiles of their own.
+Everything is cached by the group's signature: identical layers are planned once.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from fusioncc.autotune.kinds import KINDS
+from fusioncc.autotune.space import Space, spaces
+from fusioncc.cost_models.constants import SLICE_US
+from fusioncc.cost_models.estimate import estimate, launch_cost
+from fusioncc.cost_models.launches import Launch, launches
+from fusioncc.cost_models.traffic import warm_names
+from fusioncc.device import Device
+from fusioncc.group import Group
+from fusioncc.schedule import Candidate, Estimate, Pool, Schedule
+
+MIN_GAIN = 0.03
+"""An emitted schedule must be predicted this much faster than ``library``: less is within the model's error."""
+
+
+def best(group: Group, device: Device, kind: str, tier: str = "fp32") -> tuple[Schedule, Estimate] | None:
+    """The schedule of ``kind`` with the least predicted time, or None when it is illegal or cannot be estimated.
+
+    Raises:
+        KeyError: no such kind.
+    """
+    return _best(group.signature(), device, kind, tier)
+
+
+def rank(group: Group, device: Device, kinds: tuple[str, ...] = tuple(KINDS), tier: str = "fp32") -> tuple[Candidate, ...]:
+    """One candidate a kind: those with a predicted time first, fastest first; then the others, in the order given."""
+    return _rank(group.signature(), device, kinds, tier)
+
+
+def pick(candidates: tuple[Candidate, ...]) -> Candidate:
+    """The candidate to run: the fastest predicted, but ``library`` unless it is beaten by ``MIN_GAIN`` or is not there."""
+    legal = [candidate for candidate in candidates if candidate.legal]
+    library = next((candidate for candidate in legal if candidate.kind == "library"), None)
+    if library is None or library is legal[0]:
+        return legal[0]
+    if library.predicted_us is None or legal[0].predicted_us is None:
+        return library
+    return legal[0] if legal[0].predicted_us <= library.predicted_us * (1 - MIN_GAIN) else library
+
+
+def schedules(group: Group, device: Device, kind: str, tier: str = "fp32") -> tuple[Schedule, ...]:
+    """The model's best schedule of ``kind`` first, then each that differs from it in the pool of one launch, best first.
+
+    As costs add over launches these hold the best of every combination. Empty when the kind is illegal.
+    """
+    found = best(group, device, kind, tier)
+    return () if found is None else tuple(_neighbours(group.signature(), device, found[0], tier))
+
+
+@lru_cache(maxsize=1024)
+def _best(group: Group, device: Device, kind: str, tier: str) -> tuple[Schedule, Estimate] | None:
+    if KINDS[kind].illegal(group):
+        return None
+    found = tuple(spaces(group, device, kind, tier))
+    if not all(space.legal for space in found):
+        return None
+    ranked = [_ranked(space, warm, device) for space, warm in zip(found, _warm(group, device, kind, found, tier), strict=False)]
+    if not all(ranked):
+        return None
+    schedule = Schedule(kind, tuple(pools[0] for pools in ranked))
+    predicted = estimate(group, schedule, device, tier)
+    return None if predicted is None else (schedule, predicted)
+
+
+def _warm(group: Group, device: Device, kind: str, found: tuple[Space, ...], tier: str) -> tuple[frozenset[str], ...]:
+    """What each launch finds in the L2. It depends on the order of the launches, not on their tiles."""
+    pools = tuple(pool for space in found if (pool := space.legal[0].pool))
+    return warm_names(launches(group, Schedule(kind, pools), tier), device)
+
+
+def _ranked(space: Space, warm: frozenset[str], device: Device) -> list[Pool]:
+    """The legal pools of one launch, best first; equal ones stay in order."""
+    timed: list[tuple[float, int, Pool]] = []
+    for index, launch in enumerate(space.legal):
+        cost = launch_cost(launch, warm, device)
+        if cost is not None and launch.pool is not None:
+            timed.append((cost.us + _added_later(space, launch), index, launch.pool))
+    return [pool for _, _, pool in sorted(timed, key=lambda entry: entry[:2])]
+
+
+def _added_later(space: Space, launch: Launch) -> float:
+    """What this launch's slices cost those that add them, us."""
+    return 0.0 if launch.pool is None else SLICE_US * launch.pool.k_split * space.consumers
+
+
+def _neighbours(group: Group, device: Device, base: Schedule, tier: str) -> Iterator[Schedule]:
+    yield base
+    found = spaces(group, device, base.kind, tier)
+    for index, (space, warm) in enumerate(zip(found, _warm(group, device, base.kind, found, tier), strict=False)):
+        for pool in _ranked(space, warm, device)[1:]:
+            yield Schedule(base.kind, (*base.pools[:index], pool, *base.pools[index + 1 :]))
+
+
+@lru_cache(maxsize=1024)
+def _rank(group: Group, device: Device, kinds: tuple[str, ...], tier: str) -> tuple[Candidate, ...]:
+    candidates = [_candidate(group, device, kind, tier) for kind in kinds]
+    far = float("inf")
+    return tuple(sorted(candidates, key=lambda each: (not each.legal, far if each.predicted_us is None else each.predicted_us)))
+
+
+def _candidate(group: Group, device: Device, kind: str, tier: str) -> Candidate:
+    reason = KINDS[kind].illegal(group)
+    if reason:
+        return Candidate(kind, False, reason)
+    found = _best(group, device, kind, tier)
+    if found is not None:
+        schedule, predicted = found
+        return Candidate(kind, True, _summary(predicted), predicted.us, schedule, predicted)
+    unfit = next((space for space in spaces(group, device, kind, tier) if not space.legal), None)
+    if unfit is not None:
+        return Candidate(kind, False, unfit.why_empty())
+    dtypes = ", ".join(dict.fromkeys(member.dtype for member in group.members))
+    cannot = f"cannot be estimated: no rate known for products in {dtypes}"
+    return Candidate(kind, not KINDS[kind].steps(group, device), cannot, None, Schedule(kind))
+
+
+def _summary(predicted: Estimate) -> str:
+    terms = dict(predicted.terms)
+    grid = f", {predicted.tiles} tiles" if predicted.tiles else ""
+    return (
+        f"{predicted.launches} launch{'es' * (predicted.launches != 1)}, {predicted.bytes / 1e6:.1f} MB{grid}; "
+        f"{predicted.binds} binds ({terms[predicted.binds]:.1f} us)"
+    )

@@ -1,0 +1,54 @@
+"""The knobs of an emitted kernel, each with its range, and the rules that prune a combination (each with a reason)."""
+
+from collections.abc import Iterator
+from itertools import product
+
+from fusioncc.cost_models.launches import Launch
+from fusioncc.cost_models.resources import accumulators, shared_bytes
+from fusioncc.device import Device
+from fusioncc.schedule import TileConfig
+
+BLOCK_M = (16, 32, 64, 128, 256)
+BLOCK_N = (16, 32, 64, 128, 256)
+BLOCK_K = (32, 64, 128)
+WARPS = (4, 8)
+STAGES = (2, 3, 4, 5)
+K_SPLIT = (1, 2, 4, 8, 16, 32)
+MAX_ACCUMULATORS = 144
+"""fp32 accumulators a thread may hold: 128 for the widest tile (128x256, 8 warps) and 16 for a low-rank part beside it."""
+MIN_ACCUMULATORS = 4
+"""Fewer leave most of a warp's MMA idle."""
+SWAP_ROWS = 16
+"""Row blocks up to this are computed transposed: N becomes the M side of the MMA."""
+
+
+def main_tiles() -> Iterator[TileConfig]:
+    """Every main tile config, in a fixed order."""
+    for m, n, k, warps, stages in product(BLOCK_M, BLOCK_N[1:], BLOCK_K, WARPS, STAGES):
+        yield TileConfig(m, n, k, warps, stages, swap_operands=m <= SWAP_ROWS)
+
+
+def down_tiles(columns: int) -> Iterator[TileConfig]:
+    """Every tile config of a pass over X that makes ``columns`` low-rank columns."""
+    for m, k, stages in product(BLOCK_M[:-1], BLOCK_K, STAGES):
+        yield TileConfig(m, columns, k, 4, stages, swap_operands=m <= SWAP_ROWS)
+
+
+def oversized(tile: TileConfig, m: int, n: int, k: int) -> str:
+    """Whether a block is out of proportion to the product ``[m, k] @ [k, n]``; empty if not."""
+    for block, size, name in ((tile.block_m, m, "M"), (tile.block_n, n, "N"), (tile.block_k, k, "K")):
+        if block > 16 and block >= 2 * size:
+            return f"block is at least twice {name}"
+    return ""
+
+
+def prune(launch: Launch, device: Device) -> str:
+    """Why a launch cannot run well on ``device``, in words that do not depend on the config; empty if it can."""
+    assert launch.pool is not None
+    if accumulators(launch) > MAX_ACCUMULATORS:
+        return f"more than {MAX_ACCUMULATORS} accumulators a thread"
+    if accumulators(launch) < MIN_ACCUMULATORS and launch.body != "down":
+        return f"fewer than {MIN_ACCUMULATORS} accumulators a thread"
+    if shared_bytes(launch) > device.shared_bytes:
+        return f"more than {device.shared_bytes} bytes of shared memory"
+    return ""

@@ -1,0 +1,106 @@
+"""What the parts of a module's kernels share: the group, the tier, and the names that ``launch()`` gives to its tensors."""
+
+from dataclasses import dataclass
+
+from fusioncc.codegen.kernel import Param, constant, pointer
+from fusioncc.codegen.launch import Buffer, M
+from fusioncc.codegen.tile import Axis, Tile
+from fusioncc.group import Branch, Group, Member, Operand
+from fusioncc.schedule import Schedule
+
+LEAST_RANK = 16
+"""Smallest rank of a tile: below it Hopper falls back to the old MMA."""
+
+
+def padded_rank(rank: int) -> int:
+    """The rank of a tile: a power of two, at least ``LEAST_RANK``."""
+    return max(LEAST_RANK, 1 << (rank - 1).bit_length())
+
+
+@dataclass(frozen=True)
+class Context:
+    """The group, its rounding tier, and the main members that are emitted (indices, in graph order)."""
+
+    group: Group
+    tier: str
+    mains: tuple[int, ...]
+
+    @property
+    def branches(self) -> tuple[Branch, ...]:
+        """The branches of the emitted main members."""
+        return tuple(branch for main in self.mains for branch in self.group.branches_of(main))
+
+    @property
+    def downs(self) -> tuple[int, ...]:
+        """Indices of the down members, each once."""
+        return tuple(dict.fromkeys(branch.down for branch in self.branches))
+
+    def member(self, index: int) -> Member:
+        return self.group.members[index]
+
+    def names(self) -> dict[Operand, str]:
+        """The tensors that ``launch()`` takes, in order and without repetition, with their names."""
+        names: dict[Operand, str] = {}
+        add = lambda operand, name: operand is None or names.setdefault(operand, name)  # noqa: E731
+        add(self.group.lhs, "x")
+        for main in self.mains:
+            member, tail = self.member(main), self.tail(main, self.mains)
+            add(member.weight, f"w{tail}")
+            add(member.bias, f"bias{tail}")
+            for branch in self.group.branches_of(main):
+                tail = self.tail(branch, self.branches)
+                add(self.member(branch.down).weight, f"a{tail}")
+                add(self.member(branch.down).bias, f"a_bias{tail}")
+                add(self.member(branch.up).weight, f"b{tail}")
+                add(self.member(branch.up).bias, f"b_bias{tail}")
+                for index, scale in enumerate(branch.scale_tensors):
+                    add(scale, f"scale{tail}{self.tail(index, branch.scale_tensors)}")
+        return names
+
+    def expression(self, operand: Operand) -> str:
+        """The name of an operand in ``launch()``."""
+        return self.names()[operand]
+
+    def pointer(self, name: str, operand: Operand) -> Param:
+        """A kernel's pointer to an operand."""
+        return pointer(name, operand, self.expression(operand))
+
+    def tile(
+        self, name: str, operand: Operand, axes: tuple[Axis, Axis], swap: bool, bounds: tuple[Param, ...] = ()
+    ) -> Tile:
+        """The tile ``name`` of a two-dimensional operand, read through its own pointer with its own strides."""
+        names = [f"{name.upper()}_STRIDE_{axis.letter}" for axis in axes]
+        expression = self.expression(operand)
+        strides = [
+            constant(stride, operand.strides[dim], f"{expression}.stride({dim})") for dim, stride in enumerate(names)
+        ]
+        params = (self.pointer(f"{name}_ptr", operand), *strides, *bounds)
+        return Tile(name, f"{name}_ptr", axes, (names[0], names[1]), params, swap)
+
+    def output(self, main: int) -> Buffer:
+        """The output of a main member."""
+        name = f"out{self.tail(main, self.mains)}"
+        return Buffer(name, (M, self.member(main).n), self.group.output_of(main).dtype, "output", main)
+
+    def saved(self, down: int) -> Buffer | None:
+        """The buffer of a down product that the rest of the graph reads, when it does."""
+        if not any(branch.saved and branch.down == down for branch in self.branches):
+            return None
+        member = self.member(down)
+        return Buffer(f"saved{self.tail(down, self.downs)}", (M, member.n), member.dtype, "saved", down)
+
+    def slices(self, down: int, k_split: int) -> Buffer:
+        """fp32 partial sums of a down product, one slice after another."""
+        shape = (k_split, M, padded_rank(self.member(down).n))
+        return Buffer(f"y{self.tail(down, self.downs)}", shape, "fp32", "scratch", down)
+
+    @staticmethod
+    def tail(item: object, items: tuple[object, ...]) -> str:
+        """Suffix of the name of one of several items; empty for a single one."""
+        return f"_{items.index(item)}" if len(items) > 1 else ""
+
+
+def mains_of(schedule: Schedule, group: Group) -> tuple[int, ...]:
+    """The main members that the schedule runs, in graph order."""
+    listed = {main for pool in schedule.pools if pool.role == "main" for main in pool.members}
+    return tuple(main for main in group.mains if main in listed)

@@ -1,0 +1,140 @@
+"""Emission: a group and its schedule become one readable Triton module."""
+
+import math
+
+from fusioncc.codegen import inline, split
+from fusioncc.codegen.context import Context, mains_of, padded_rank
+from fusioncc.codegen.launch import Buffer, EmittedModule
+from fusioncc.codegen.module import Module
+from fusioncc.codegen.precision import EMITTED_DTYPES, TIERS
+from fusioncc.errors import EmissionError
+from fusioncc.group import Group, Operand
+from fusioncc.schedule import Schedule
+
+KINDS = {"inline": inline.kernels, "split": split.kernels}
+"""Kinds of schedules that have an emitted form: a new kind is one more file with a ``kernels`` function."""
+MAX_RANK = 256
+"""Largest padded rank: a program holds a whole row of ``X @ A``."""
+
+
+def emit(group: Group, schedule: Schedule, *, name: str, tier: str, why: str) -> EmittedModule:
+    """The Triton module of the group's main members that the schedule runs.
+
+    Args:
+        name: name of the module, an identifier (``k0_inline_...``).
+        tier: rounding tier, ``fp32`` or ``relaxed``.
+        why: the reason for the schedule, one line for the header.
+
+    Raises:
+        EmissionError: the group or the schedule has no emitted form; the message says why.
+    """
+    context = Context(group, tier, mains_of(schedule, group))
+    _require_schedule(context, schedule)
+    _require_group(context)
+    _require_saved(context, schedule)
+    kernels = KINDS[schedule.kind](context, schedule)
+    return Module(context, schedule, name, " ".join(why.split()), tuple(kernels), _buffers(context, schedule)).emitted()
+
+
+def _buffers(context: Context, schedule: Schedule) -> tuple[Buffer, ...]:
+    """Outputs, saved down products, scratch."""
+    outputs = [context.output(main) for main in context.mains]
+    saved = [buffer for down in context.downs if (buffer := context.saved(down)) is not None]
+    scratch = [
+        context.slices(down, pool.k_split)
+        for pool in schedule.pools
+        if pool.role == "down"
+        for down in pool.members
+        if context.saved(down) is None
+    ]
+    return (*outputs, *saved, *scratch)
+
+
+def _require_schedule(context: Context, schedule: Schedule) -> None:
+    if schedule.kind not in KINDS:
+        raise EmissionError(
+            f"schedule {schedule.kind!r} has no emitted form; emitted kinds: {', '.join(sorted(KINDS))}"
+        )
+    if context.tier not in TIERS:
+        raise EmissionError(f"tier {context.tier!r} has no emitted form; emitted tiers: {', '.join(TIERS)}")
+    if not context.mains:
+        raise EmissionError(f"schedule {schedule.kind!r} lists no main member of the group")
+    roles = ("main",) if schedule.kind == "inline" else ("down", "main")
+    launched: set[int] = set()
+    ready: set[int] = set()
+    for pool in schedule.pools:
+        if pool.role not in roles:
+            raise EmissionError(f"a {pool.role} pool has no emitted form in schedule {schedule.kind!r}")
+        if pool.launch in launched or (pool.role == "main" and len(pool.members) != 1):
+            raise EmissionError(
+                f"schedule {schedule.kind!r} is emitted with one launch a pool and one main member a main pool"
+            )
+        if pool.workers is not None or pool.chunk is not None or (pool.role == "main" and pool.k_split != 1):
+            raise EmissionError(f"schedule {schedule.kind!r} has no workers, no chunks, and no K split of main tiles")
+        for size in (pool.tile.block_m, pool.tile.block_n, pool.tile.block_k):
+            if size < 16 or size & (size - 1):
+                raise EmissionError(f"tile size {size} is not a power of two of at least 16")
+        launched.add(pool.launch)
+        if pool.role == "down":
+            ready.update(pool.members)
+            continue
+        missing = {branch.down for branch in context.group.branches_of(pool.members[0])} - ready
+        if schedule.kind == "split" and missing:
+            nodes = ", ".join(context.member(down).node for down in sorted(missing))
+            raise EmissionError(
+                f"no down pool before the main pool of {context.member(pool.members[0]).node} computes {nodes}"
+            )
+
+
+def _require_group(context: Context) -> None:
+    group = context.group
+    for main in context.mains:
+        if not group.branches_of(main):
+            raise EmissionError(f"{context.member(main).node} has no low-rank branch: it stays with the vendor library")
+    for operand in context.names():
+        _require_operand(operand)
+    if any(context.output(main).dtype not in EMITTED_DTYPES for main in context.mains):
+        raise EmissionError(f"an output dtype has no emitted form; emitted dtypes: {', '.join(EMITTED_DTYPES)}")
+    for branch in context.branches:
+        down, up = context.member(branch.down), context.member(branch.up)
+        if padded_rank(down.n) > MAX_RANK:
+            raise EmissionError(
+                f"rank {down.n} of {down.node} does not fit in one tile (largest padded rank {MAX_RANK})"
+            )
+        if not all(map(math.isfinite, (branch.scale, down.bias_scale, up.bias_scale))):
+            raise EmissionError(f"a scale of the branch through {down.node} is not finite")
+        if branch.scale_tensors and (down.bias or up.bias):
+            raise EmissionError(
+                f"the branch through {down.node} has a tensor scale and a bias: their order is not recorded"
+            )
+    if any(member.batch != 1 for member in group.members):
+        raise EmissionError("batched members have no emitted form")
+
+
+def _require_operand(operand: Operand) -> None:
+    if operand.dtype not in EMITTED_DTYPES:
+        known = ", ".join(EMITTED_DTYPES)
+        raise EmissionError(f"{operand.node} is {operand.dtype}, which has no emitted form; emitted dtypes: {known}")
+    if any(size == 0 for size in operand.shape):
+        raise EmissionError(f"{operand.node} has a dimension of size 0")
+
+
+def _require_saved(context: Context, schedule: Schedule) -> None:
+    if schedule.kind != "split":
+        return
+    for pool in schedule.pools:
+        for down in pool.members if pool.role == "down" else ():
+            if context.saved(down) is None:
+                continue
+            node = context.member(down).node
+            if pool.k_split != 1:
+                raise EmissionError(
+                    f"{node} is saved: its product is written whole, so k_split must be 1, not {pool.k_split}"
+                )
+            for branch in context.branches:
+                if (
+                    branch.down == down
+                    and context.member(down).bias
+                    and context.member(down).bias_scale != branch.scale
+                ):
+                    raise EmissionError(f"{node} is saved with its bias, which has another scale than the product")

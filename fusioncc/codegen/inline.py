@@ -1,0 +1,46 @@
+"""Schedule ``inline``: every tile of a main member also accumulates ``X @ A`` for its rows and joins it at the end."""
+
+from fusioncc.codegen.context import Context
+from fusioncc.codegen.kernel import Kernel, Part, part, total
+from fusioncc.codegen.low_rank import helpers, rank_vectors
+from fusioncc.codegen.main_tile import MainTile
+from fusioncc.schedule import Pool, Schedule
+
+
+def kernels(context: Context, schedule: Schedule) -> list[Kernel]:
+    """One kernel for each main member."""
+    return [inline_main(context, pool, pool.members[0]) for pool in schedule.pools]
+
+
+def inline_main(context: Context, pool: Pool, main: int) -> Kernel:
+    """``X`` is read once; the low-rank product costs RP / BLOCK_N more arithmetic."""
+    tile = MainTile(context, pool, main)
+    a_tiles = [low_rank.a_tile(tile.loop.axis, tile.loop.bounds) for low_rank in tile.low_ranks]
+    body = (
+        tile.vectors()
+        + rank_vectors(tile.low_ranks)
+        + part("")
+        + tile.loop.starts(tile.x, tile.w, *a_tiles)
+        + tile.zero()
+        + total([low_rank.zero() for low_rank in tile.low_ranks])
+        + tile.loop.run(
+            [tile.x, tile.w, *a_tiles],
+            [tile.accumulate(), *(low_rank.accumulate() for low_rank in tile.low_ranks)],
+        )
+        + part("")
+        + _joins(tile)
+        + part("")
+        + tile.epilogue()
+    )
+    return Kernel("main", body, pool.tile, tile.col_blocks, tile.col_blocks_expression, helpers(tile.low_ranks))
+
+
+def _joins(tile: MainTile) -> Part:
+    body = part("# The low-rank product joins in the same accumulator, before the only rounding of the sum.")
+    for low_rank in tile.low_ranks:
+        body += low_rank.load_bias()
+        saved = tile.context.saved(low_rank.branch.down)
+        if saved is not None and low_rank.branch.saved:
+            body += part("if col_block == 0:") + low_rank.save(saved, tile.write_rows).indented()
+        body += low_rank.join(tile.read_cols, bias=True, opens=False)
+    return body

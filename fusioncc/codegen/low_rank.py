@@ -1,0 +1,186 @@
+"""Low-rank branches inside a kernel: accumulating ``y = X @ A``, saving it, and joining ``scale * y @ B``."""
+
+from dataclasses import dataclass
+
+from fusioncc.codegen.context import Context, padded_rank
+from fusioncc.codegen.kernel import Param, Part, buffer_pointer, constant, part, total
+from fusioncc.codegen.launch import Buffer
+from fusioncc.codegen.precision import PIECES, dot, down_product, join_product
+from fusioncc.codegen.tile import Axis, Tile, block_constants, masked
+from fusioncc.group import Branch, Member
+from fusioncc.schedule import TileConfig
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """One branch as a kernel sees it. ``tail`` tells its names from those of the kernel's other branches;
+    ``rank_tail`` is empty where all branches of the kernel have one rank."""
+
+    context: Context
+    branch: Branch
+    tile: TileConfig
+    tail: str
+    rank_tail: str
+
+    @property
+    def down(self) -> Member:
+        return self.context.member(self.branch.down)
+
+    @property
+    def up(self) -> Member:
+        return self.context.member(self.branch.up)
+
+    @property
+    def y(self) -> str:
+        """Name of the fp32 product ``X @ A`` (later ``scale * X @ A``)."""
+        return f"y{self.tail}"
+
+    @property
+    def rank(self) -> Param:
+        return constant(f"R{self.rank_tail}", self.down.n, f"{self.context.expression(self.down.weight)}.shape[1]")
+
+    @property
+    def padded(self) -> Param:
+        return constant(f"RP{self.rank_tail}", padded_rank(self.down.n))
+
+    @property
+    def axis(self) -> Axis:
+        """The rank as a dimension of tiles; bounded where it is padded."""
+        axis = Axis("R", f"ranks{self.rank_tail}")
+        return axis if padded_rank(self.down.n) == self.down.n else masked(axis, self.rank.name)
+
+    @property
+    def bounds(self) -> tuple[Param, ...]:
+        return (self.rank,) if self.axis.bound else ()
+
+    @property
+    def helpers(self) -> tuple[str, ...]:
+        """Device functions that the accumulation calls."""
+        return (PIECES,) if down_product(self.context.group, self.down.weight.dtype, self.context.tier).pieces else ()
+
+    def vectors(self) -> Part:
+        return part(f"{self.axis.index} = tl.arange(0, {self.padded.name})", params=(self.padded,))
+
+    def a_tile(self, ks: Axis, bounds: tuple[Param, ...]) -> Tile:
+        """The tile of A that the K loop reads."""
+        return self._tile(f"a{self.tail}", self.down, (ks, self.axis), bounds)
+
+    def zero(self) -> Part:
+        shape = (self.padded.name, "BLOCK_M") if self.tile.swap_operands else ("BLOCK_M", self.padded.name)
+        params = (self.padded, *block_constants(self.tile, "M"))
+        return part(f"{self.y} = tl.zeros(({', '.join(shape)}), tl.float32)", params=params)
+
+    def accumulate(self) -> Part:
+        """``y += x @ a``."""
+        product = down_product(self.context.group, self.down.weight.dtype, self.context.tier)
+        return part(*dot("x", f"a{self.tail}", self.y, product, self.tile.swap_operands))
+
+    def store_slice(self, buffer: Buffer, rows: Axis, wide: bool) -> Part:
+        """Write the partial sum of this program's slice of K."""
+        k_slice = "k_slice.to(tl.int64)" if wide else "k_slice"
+        start = "" if buffer.shape[0] == 1 else f" + {k_slice} * M * {self.padded.name}"
+        tile = self._buffer_tile(
+            self.y, buffer, rows, f"y{self.tail}_ptr{start}", self.padded, Axis("R", self.axis.index)
+        )
+        return tile.setup() + tile.store(self.y)
+
+    def load_slices(self, buffer: Buffer, rows: Axis) -> Part:
+        """Read ``y``: the sum of its slices in a fixed order."""
+        tile = self._buffer_tile(self.y, buffer, rows, f"y{self.tail}_ptr", self.padded, Axis("R", self.axis.index))
+        read = tile.setup() + tile.load()
+        if buffer.shape[0] == 1:
+            return read
+        split = constant("K_SPLIT", int(buffer.shape[0]))
+        return read + part(
+            "for _ in tl.static_range(1, K_SPLIT):",
+            f"    {self.y}_tile += M * {self.padded.name}",
+            f"    {self.y} += tl.load({self.y}_tile)",
+            params=(split, self.padded),
+        )
+
+    def save(self, buffer: Buffer, rows: Axis) -> Part:
+        """Write the down product itself, in its own dtype."""
+        tile = self._saved_tile(buffer, rows)
+        value = self.y if self.down.bias is None else f"({self.y} + {self._along_rank(f'a_bias{self.tail}')})"
+        return tile.setup() + tile.store(f"{value}.to({tile.base}.dtype.element_ty)")
+
+    def load_saved(self, buffer: Buffer, rows: Axis) -> Part:
+        """Read the saved down product back as ``y``."""
+        tile = self._saved_tile(buffer, rows)
+        name = tile.name
+        return tile.setup() + tile.load() + part(f"{self.y} = {name}.to(tl.float32)")
+
+    def load_bias(self) -> Part:
+        """The bias of the down member, as fp32."""
+        if self.down.bias is None:
+            return Part()
+        name, bias = f"a_bias{self.tail}", self.down.bias
+        stride = constant(f"{name.upper()}_STRIDE", bias.strides[0], f"{self.context.expression(bias)}.stride(0)")
+        mask = f", mask={self.axis.index} < {self.axis.bound}, other=0.0" if self.axis.bound else ""
+        load = f"{name} = tl.load({name}_ptr + {self.axis.index} * {stride.name}{mask})"
+        cast = "" if bias.dtype == "fp32" else ".to(tl.float32)"
+        return part(load + cast, params=(self.context.pointer(f"{name}_ptr", bias), stride, *self.bounds))
+
+    def join(self, cols: Axis, *, bias: bool, opens: bool) -> Part:
+        """``acc += scale * y @ b``, with the down member's bias where ``bias`` is set; or open the accumulator with it."""
+        tile = self._tile(f"b{self.tail}", self.up, (self.axis, cols), ())
+        product = join_product(self.context.group, self.down.weight.dtype, self.up.weight.dtype, self.context.tier)
+        joined = part(*dot(self.y, f"b{self.tail}", "acc", product, self.tile.swap_operands, opens=opens))
+        return self._scaled() + (self._biased() if bias else Part()) + tile.setup() + tile.load() + joined
+
+    def _scaled(self) -> Part:
+        factors: list[Part] = []
+        if self.branch.scale != 1.0:
+            name = f"SCALE{self.tail}"
+            factors.append(part(name, params=(constant(name, self.branch.scale),)))
+        for index, scale in enumerate(self.branch.scale_tensors):
+            name = f"scale{self.tail}" + (f"_{index}" if len(self.branch.scale_tensors) > 1 else "") + "_ptr"
+            factors.append(part(f"tl.load({name}).to(tl.float32)", params=(self.context.pointer(name, scale),)))
+        if not factors:
+            return Part()
+        product = total(factors)
+        return part(f"{self.y} *= {' * '.join(product.lines)}", params=product.params)
+
+    def _biased(self) -> Part:
+        if self.down.bias is None:
+            return Part()
+        value = self._along_rank(f"a_bias{self.tail}")
+        if self.down.bias_scale == 1.0:
+            return part(f"{self.y} += {value}")
+        factor = constant(f"A_BIAS_SCALE{self.tail}", self.down.bias_scale)
+        return part(f"{self.y} += {value} * {factor.name}", params=(factor,))
+
+    def _along_rank(self, vector: str) -> str:
+        return f"{vector}[:, None]" if self.tile.swap_operands else f"{vector}[None, :]"
+
+    def _tile(self, name: str, member: Member, axes: tuple[Axis, Axis], bounds: tuple[Param, ...]) -> Tile:
+        return self.context.tile(name, member.weight, axes, self.tile.swap_operands, (*self.bounds, *bounds))
+
+    def _saved_tile(self, buffer: Buffer, rows: Axis) -> Tile:
+        name = f"saved{self.tail}"
+        return self._buffer_tile(name, buffer, rows, f"{name}_ptr", self.rank, self.axis)
+
+    def _buffer_tile(self, name: str, buffer: Buffer, rows: Axis, base: str, width: Param, axis: Axis) -> Tile:
+        params = (buffer_pointer(f"{name}_ptr", buffer), width, *self.bounds)
+        return Tile(name, base, (rows, axis), (width.name, "1"), params, self.tile.swap_operands)
+
+
+def low_ranks(context: Context, branches: tuple[Branch, ...], tile: TileConfig) -> tuple[LowRank, ...]:
+    """The branches of one kernel, in order."""
+    one = len(branches) == 1
+    one_rank = len({context.member(branch.down).n for branch in branches}) == 1
+    return tuple(
+        LowRank(context, branch, tile, "" if one else str(i), "" if one_rank else str(i))
+        for i, branch in enumerate(branches)
+    )
+
+
+def rank_vectors(lows: tuple[LowRank, ...]) -> Part:
+    """Index vectors of the ranks, each once."""
+    vectors = total([low_rank.vectors() for low_rank in lows])
+    return Part(tuple(dict.fromkeys(vectors.lines)), vectors.params)
+
+
+def helpers(lows: tuple[LowRank, ...]) -> tuple[str, ...]:
+    """Device functions that the branches call, each once."""
+    return tuple(dict.fromkeys(helper for low_rank in lows for helper in low_rank.helpers))

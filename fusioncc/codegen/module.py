@@ -1,0 +1,167 @@
+"""The module around the kernels: header, imports, ``launch``, and the self-check."""
+
+from dataclasses import dataclass
+
+from fusioncc.codegen.context import Context
+from fusioncc.codegen.kernel import Kernel
+from fusioncc.codegen.launch import Buffer, EmittedModule, M
+from fusioncc.codegen.lines import call, indented, paragraph, returned
+from fusioncc.codegen.self_check import TORCH_DTYPES, SelfCheck
+from fusioncc.group import Operand
+from fusioncc.schedule import Schedule
+
+IMPORTS = """import math
+import os
+import sys
+
+import torch
+
+if __name__ == "__main__" and not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
+
+import triton
+import triton.language as tl
+"""
+
+
+@dataclass(frozen=True)
+class Module:
+    """Everything that the text of a module is made from."""
+
+    context: Context
+    schedule: Schedule
+    name: str
+    why: str
+    kernels: tuple[Kernel, ...]
+    buffers: tuple[Buffer, ...]
+
+    def emitted(self) -> EmittedModule:
+        """The module: its source and its launch description."""
+        names = self._function_names()
+        return EmittedModule(
+            name=self.name,
+            source=self._source(names),
+            buffers=self.buffers,
+            launches=tuple(kernel.launch(name) for kernel, name in zip(self.kernels, names, strict=True)),
+            operands=tuple(self.context.names()),
+        )
+
+    def _function_names(self) -> tuple[str, ...]:
+        """One function for kernels of one text; numbered by the position of the first launch of its kind."""
+        by_text: dict[tuple[str, ...], str] = {}
+        positions: dict[str, int] = {}
+        names = []
+        for kernel in self.kernels:
+            position = positions.get(kernel.stem, 0)
+            positions[kernel.stem] = position + 1
+            names.append(by_text.setdefault(kernel.source(kernel.stem), f"{kernel.stem}_{position}"))
+        return tuple(names)
+
+    def _source(self, names: tuple[str, ...]) -> str:
+        helpers = tuple(dict.fromkeys(helper for kernel in self.kernels for helper in kernel.helpers))
+        functions = {name: kernel.source(name) for kernel, name in zip(self.kernels, names, strict=True)}
+        check = SelfCheck(self.context, self.schedule, self.name)
+        sections = [
+            "\n".join(self._header()) + "\n\n" + IMPORTS,
+            *helpers,
+            *("\n".join(lines) + "\n" for lines in functions.values()),
+            "\n".join(self._launch(names)) + "\n",
+            *check.sections(),
+        ]
+        return "\n\n".join(sections)
+
+    def _header(self) -> tuple[str, ...]:
+        group = self.context.group
+        rows = f"{group.m_symbol} (M, a hint: {group.m})" if group.m_symbol else str(group.m)
+        lines = [
+            f'"""{self.name}: GEMM group {group.name}, schedule {self.schedule.kind}, tier {self.context.tier}.',
+            "",
+        ]
+        names = self.context.names()
+        lines.append(f"    x        [{rows}, {group.k}] {_layout(group.lhs)}")
+        for main in self.context.mains:
+            member = self.context.member(main)
+            output = self.context.output(main)
+            lines.append(
+                f"    {names[member.weight]:8} {list(member.weight.shape)} {_layout(member.weight)}{_source_of(member.source)}"
+            )
+            if member.bias is not None:
+                lines.append(f"    {names[member.bias]:8} {list(member.bias.shape)} {_layout(member.bias)}")
+            for branch in group.branches_of(main):
+                down, up = self.context.member(branch.down), self.context.member(branch.up)
+                for operand in (down.weight, down.bias, up.weight, up.bias, *branch.scale_tensors):
+                    if operand is not None:
+                        lines.append(f"    {names[operand]:8} {list(operand.shape)} {_layout(operand)}")
+            lines.append(
+                f"    {output_name(self.context, main):8} [{M}, {member.n}] {output.dtype} = {_formula(self.context, main)}"
+            )
+        lines.append("")
+        for kernel, name in zip(self.kernels, self._function_names(), strict=True):
+            lines.append(f"    {name}: {_tile_words(kernel)}")
+        return (*lines, "", *paragraph(f"Why this schedule: {self.why}"), '"""')
+
+    def _launch(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        tensors = tuple(self.context.names().values())
+        results = [buffer.name for buffer in self.buffers if buffer.role != "scratch"]
+        body: list[str] = [
+            *paragraph(
+                f'"""{", ".join(results)} from tensors in the shapes of the header (weights [K, N], any strides); '
+                '``empty`` allocates."""',
+                rest="",
+            ),
+            "m = x.shape[0]",
+        ]
+        for buffer in self.buffers:
+            body += call(
+                f"{buffer.name} = empty", [self._shape(buffer), f"dtype={self._dtype(buffer)}", "device=x.device"]
+            )
+        for kernel, name in zip(self.kernels, names, strict=True):
+            body += kernel.launch_source(name)
+        body.append(returned(results))
+        return (*call("def launch", [*tensors, "empty=torch.empty"], ":", depth=0), *indented(body))
+
+    def _shape(self, buffer: Buffer) -> str:
+        if buffer.role == "scratch":
+            return f"({', '.join('m' if size == M else str(size) for size in buffer.shape)})"
+        names = self.context.names()
+        return f"(m, {names[self.context.member(buffer.member).weight]}.shape[1])"
+
+    def _dtype(self, buffer: Buffer) -> str:
+        return "x.dtype" if buffer.dtype == self.context.group.lhs.dtype else TORCH_DTYPES[buffer.dtype]
+
+
+def output_name(context: Context, main: int) -> str:
+    """Name of a main member's output."""
+    return context.output(main).name
+
+
+def _layout(operand: Operand) -> str:
+    return f"{operand.dtype}" + (f", strides {operand.strides}" if operand.strides else "")
+
+
+def _source_of(source: str) -> str:
+    return f"  ({source})" if source else ""
+
+
+def _formula(context: Context, main: int) -> str:
+    names, member = context.names(), context.member(main)
+    terms = [f"x @ {names[member.weight]}"] + ([] if member.bias is None else [names[member.bias]])
+    for branch in context.group.branches_of(main):
+        a, b = names[context.member(branch.down).weight], names[context.member(branch.up).weight]
+        factors = [
+            *([] if branch.scale == 1.0 else [repr(branch.scale)]),
+            *(names[scale] for scale in branch.scale_tensors),
+        ]
+        terms.append(" * ".join([*factors, f"(x @ {a}) @ {b}"]))
+    return " + ".join(terms)
+
+
+def _tile_words(kernel: Kernel) -> str:
+    tile = kernel.tile
+    size = (
+        f"{tile.block_m}x{tile.block_n}x{tile.block_k}"
+        if kernel.stem == "main"
+        else f"{tile.block_m} rows x {tile.block_k}"
+    )
+    swap = ", transposed" if tile.swap_operands else ""
+    return f"tile {size}{swap}, {kernel.blocks} programs for a block of rows, {tile.num_warps} warps, {tile.num_stages} stages"

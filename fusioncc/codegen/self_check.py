@@ -1,0 +1,204 @@
+"""The self-check of an emitted module: random operands, the same sums in eager and in fp64, bounds, guards, timing."""
+
+import math
+from dataclasses import dataclass
+
+from fusioncc.codegen.context import Context
+from fusioncc.codegen.lines import call, indented, returned
+from fusioncc.group import Branch, Operand
+from fusioncc.schedule import Schedule
+
+TORCH_DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
+TIMED_BYTES = 256 << 20
+"""Operands rotated in the timing loop: more than any L2."""
+MAX_SETS = 16
+
+CHECK = '''def draw(seed):
+    """Random operands; M, K and N may be smaller than in the group, the strides are the group's own."""
+    generator = torch.Generator(DEVICE).manual_seed(seed)
+    operands = []
+    for shape, stride, dtype, spread, mean in OPERANDS:
+        extent = 1 + sum((size - 1) * step for size, step in zip(shape, stride))
+        values = torch.randn(extent, generator=generator, device=DEVICE) * spread + mean
+        operands.append(values.to(dtype).as_strided(shape, stride))
+    return operands
+
+
+def deviation(value, exact):
+    """RMS and maximum of the error, relative to the RMS of the exact result."""
+    error, size = value.double() - exact, exact.square().mean().sqrt()
+    return (error.square().mean().sqrt() / size).item(), (error.abs().max() / size).item()
+
+
+def check(operands):
+    """What is wrong with the kernels' results, or nothing."""
+    buffers = []
+
+    def guarded(shape, dtype, device):
+        dtype = HALF if dtype == torch.bfloat16 else dtype
+        buffers.append(torch.full((math.prod(shape) + 2 * GUARD,), math.nan, dtype=dtype, device=device))
+        return buffers[-1][GUARD:-GUARD].view(shape)
+
+    results = launch(*operands, empty=guarded)
+    exact = eager(*(operand.double() for operand in operands))
+    for name, result, plain, truth in zip(RESULTS, results, eager(*operands), exact):
+        (rms, worst), (eager_rms, eager_worst) = deviation(result, truth), deviation(plain.to(result.dtype), truth)
+        if not (rms <= RMS_LIMIT * eager_rms and worst <= MAX_LIMIT * eager_worst):
+            return f"{name}: RMS error {rms:.2e}, maximum {worst:.2e}; eager has {eager_rms:.2e} and {eager_worst:.2e}"
+    if not all(buffer[:GUARD].isnan().all() and buffer[-GUARD:].isnan().all() for buffer in buffers):
+        return "a kernel wrote outside its buffers"
+    return ""
+'''
+
+MAIN = """if __name__ == "__main__":
+    problem = check(draw(0))
+    if problem:
+        sys.exit(f"{NAME}: WRONG: {problem}")
+    print(f"{NAME}: right for {SIZES}, " + ("on the card" if CUDA else "interpreted on the CPU with fp16 for bf16"))
+    if CUDA:
+        sets = [draw(seed) for seed in range(SETS)]  # rotated, so that weights come from memory and not from L2
+        for label, run in (("eager", eager), ("launch", launch)):
+            ms = triton.testing.do_bench_cudagraph(lambda: [run(*operands) for operands in sets], return_mode="median")
+            print(f"{label}: {1000 * ms / SETS:.1f} us")
+"""
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """The part of a module that runs as a script."""
+
+    context: Context
+    schedule: Schedule
+    name: str
+
+    def sections(self) -> tuple[str, ...]:
+        """Top-level sections of source, in order."""
+        return ("\n".join(self._eager()) + "\n", "\n".join(self._constants()) + "\n", CHECK, MAIN)
+
+    def _eager(self) -> tuple[str, ...]:
+        names = self.context.names()
+        body = ['"""The same sums, one operation after another; from fp64 operands it is the reference."""']
+        lhs = self.context.group.lhs.dtype
+        results = []
+        products: dict[int, str] = {}
+        for main in self.context.mains:
+            member, output = self.context.member(main), self.context.output(main)
+            value = self._product("x", member.weight, lhs)
+            terms = [value if member.bias is None else f"{value} + {names[member.bias]}"]
+            for branch in self.context.group.branches_of(main):
+                down = self.context.member(branch.down).weight
+                if branch.down not in products:
+                    products[branch.down] = self._y(branch)
+                    body.append(f"{products[branch.down]} = {self._product('x', down, lhs)}")
+                terms.append(self._up(branch, products[branch.down]))
+            body.append(f"{output.name} = {' + '.join(terms)}")
+            results.append(output.name)
+        results += [
+            self._saved(down, products[down]) for down in self.context.downs if self.context.saved(down) is not None
+        ]
+        body.append(returned(results))
+        return (*call("def eager", list(names.values()), ":", depth=0), *indented(body))
+
+    def _y(self, branch: Branch) -> str:
+        return "y" if len(self.context.downs) == 1 else f"y_{self.context.downs.index(branch.down)}"
+
+    def _product(self, left: str, weight: Operand, dtype: str) -> str:
+        name = self.context.names()[weight]
+        if dtype == weight.dtype:
+            return f"{left} @ {name}"
+        wide = weight.dtype == "fp32" and self.context.tier != "relaxed"
+        return f"{left}.to({name}.dtype) @ {name}" if wide else f"{left} @ {name}.to({left}.dtype)"
+
+    def _up(self, branch: Branch, y: str) -> str:
+        names, up, down = self.context.names(), self.context.member(branch.up), self.context.member(branch.down)
+        lhs = self.context.group.lhs.dtype
+        dtype = lhs if self.context.tier == "relaxed" or lhs == "fp32" else down.weight.dtype
+        factors = [*_factor(branch.scale), *(names[scale] for scale in branch.scale_tensors)]
+        terms = [" * ".join([*factors, f"({self._product(y, up.weight, dtype)})"])]
+        if down.bias is not None:
+            product = self._product(names[down.bias], up.weight, down.bias.dtype)
+            terms.append(" * ".join([*_factor(down.bias_scale), f"({product})"]))
+        if up.bias is not None:
+            terms.append(" * ".join([*_factor(up.bias_scale), names[up.bias]]))
+        return " + ".join(terms)
+
+    def _saved(self, down: int, y: str) -> str:
+        bias = self.context.member(down).bias
+        return y if bias is None else f"{y} + {self.context.names()[bias]}"
+
+    def _constants(self) -> tuple[str, ...]:
+        group = self.context.group
+        full, small = self._sizes()
+        sizes = ", ".join(full)
+        lines = [
+            f'NAME = "{self.name}"',
+            "CUDA = torch.cuda.is_available()",
+            'DEVICE = "cuda" if CUDA else "cpu"',
+            "HALF = torch.bfloat16 if CUDA else torch.float16  # the interpreter's bf16 dot is wrong",
+        ]
+        lines += [f"{sizes} = {', '.join(map(str, full.values()))}"]
+        if small != full:
+            lines += ["if not CUDA:  # the interpreter is slow: a few tiles and the same tails"]
+            lines += indented([f"{sizes} = {', '.join(map(str, small.values()))}"])
+        dtypes = {**TORCH_DTYPES, "bf16": "HALF"}
+        lines.append("OPERANDS = (  # shape, strides, dtype, standard deviation, mean")
+        drawn = self._shapes()
+        for operand, name in self.context.names().items():
+            shape, spread, mean = drawn[operand]
+            lines.append(f"    ({shape}, {operand.strides}, {dtypes[operand.dtype]}, {spread:.4g}, {mean}),  # {name}")
+        names = [self.context.output(main).name for main in self.context.mains]
+        names += [saved.name for down in self.context.downs if (saved := self.context.saved(down)) is not None]
+        quoted = [f'"{name}"' for name in names]
+        rms, worst = (1.1, 3.0) if group.lhs.dtype != "fp32" else (2.0, 4.0)
+        size = sum(operand.bytes for operand in self.context.names())
+        lines += [
+            ")",
+            f"RESULTS = ({', '.join(quoted)}{',' if len(names) == 1 else ''})",
+            f"RMS_LIMIT, MAX_LIMIT = {rms}, {worst}  # of eager's own error",
+            "GUARD = 4096  # elements around each buffer",
+            f'SIZES = f"{", ".join(f"{size}={{{size}}}" for size in full)}"',
+            f"SETS = {max(1, min(MAX_SETS, -(-TIMED_BYTES // size)))}",
+        ]
+        return tuple(lines)
+
+    def _sizes(self) -> tuple[dict[str, int], dict[str, int]]:
+        """M, K and each N: the group's, and cut to a few tiles with the same tails."""
+        group = self.context.group
+        steps = math.lcm(*(pool.tile.block_k * pool.k_split for pool in self.schedule.pools))
+        most = max(pool.tile.block_m for pool in self.schedule.pools)
+        full = {"M": group.m, "K": group.k}
+        small = {"M": min(group.m, 2 * most + 3), "K": min(group.k, 2 * steps + group.k % steps)}
+        for pool in self.schedule.pools:
+            for main in pool.members if pool.role == "main" else ():
+                n, block = self.context.member(main).n, pool.tile.block_n
+                full[self._n(main)], small[self._n(main)] = n, min(n, 2 * block + n % block)
+        return full, small
+
+    def _n(self, main: int) -> str:
+        return f"N{Context.tail(main, self.context.mains)}"
+
+    def _shapes(self) -> dict[Operand, tuple[str, float, float]]:
+        """Shape in the module's own sizes, standard deviation and mean of each operand: every term counts as much."""
+        group = self.context.group
+        drawn: dict[Operand, tuple[str, float, float]] = {group.lhs: ("(M, K)", 1.0, 0.0)}
+        for main in self.context.mains:
+            member, n = self.context.member(main), self._n(main)
+            drawn.setdefault(member.weight, (f"(K, {n})", group.k**-0.5, 0.0))
+            if member.bias is not None:
+                drawn.setdefault(member.bias, (f"({n},)", 1.0, 0.0))
+            for branch in group.branches_of(main):
+                down, up = self.context.member(branch.down), self.context.member(branch.up)
+                scale = abs(branch.scale) or 1.0
+                drawn.setdefault(down.weight, (f"(K, {down.n})", group.k**-0.5, 0.0))
+                drawn.setdefault(up.weight, (f"({down.n}, {n})", min(100.0, down.n**-0.5 / scale), 0.0))
+                if down.bias is not None:
+                    drawn.setdefault(down.bias, (f"({down.n},)", scale / (abs(down.bias_scale) or 1.0), 0.0))
+                if up.bias is not None:
+                    drawn.setdefault(up.bias, (f"({n},)", 1.0 / (abs(up.bias_scale) or 1.0), 0.0))
+                for tensor in branch.scale_tensors:
+                    drawn.setdefault(tensor, ("()", 0.2, 1.0))
+        return drawn
+
+
+def _factor(scale: float) -> list[str]:
+    return [] if scale == 1.0 else [repr(scale)]

@@ -1,0 +1,75 @@
+"""Schedule ``split``: a down kernel writes ``X @ A``, the main kernels open their accumulators with the joined product."""
+
+from fusioncc.codegen.context import Context
+from fusioncc.codegen.k_loop import KLoop
+from fusioncc.codegen.kernel import Kernel, part, total
+from fusioncc.codegen.low_rank import helpers, low_ranks, rank_vectors
+from fusioncc.codegen.main_tile import MainTile
+from fusioncc.codegen.tile import row_vectors, wide_rows
+from fusioncc.codegen.tile_order import down_order, one_row_block
+from fusioncc.schedule import Pool, Schedule
+
+
+def kernels(context: Context, schedule: Schedule) -> list[Kernel]:
+    """One kernel for each pool: the downs of a pool share a pass over X; a main pool holds one member."""
+    splits = {down: pool.k_split for pool in schedule.pools if pool.role == "down" for down in pool.members}
+    return [
+        down_kernel(context, pool) if pool.role == "down" else joined_main(context, pool, pool.members[0], splits)
+        for pool in schedule.pools
+    ]
+
+
+def down_kernel(context: Context, pool: Pool) -> Kernel:
+    """Tiles are (row block, slice of K); each writes fp32 partial sums, or the saved product where there is one slice."""
+    branches = [next(branch for branch in context.branches if branch.down == down) for down in pool.members]
+    lows = low_ranks(context, tuple(branches), pool.tile)
+    loop = KLoop(context, pool)
+    width = max(context.group.k, pool.k_split * max(int(context.slices(down, 1).shape[2]) for down in pool.members))
+    wide = wide_rows(context.group, width)
+    rows, read_rows, write_rows = row_vectors(pool.tile, one_block=one_row_block(context.group, pool), wide=wide)
+    x = context.tile("x", context.group.lhs, (read_rows, loop.axis), pool.tile.swap_operands, loop.bounds)
+    a_tiles = [low_rank.a_tile(loop.axis, loop.bounds) for low_rank in lows]
+    body = (
+        down_order(context.group, pool)
+        + rows
+        + loop.vectors()
+        + rank_vectors(lows)
+        + part("")
+        + loop.starts(x, *a_tiles)
+        + total([low_rank.zero() for low_rank in lows])
+        + loop.run([x, *a_tiles], [low_rank.accumulate() for low_rank in lows])
+        + part("")
+    )
+    for low_rank in lows:
+        saved = context.saved(low_rank.branch.down)
+        if saved is not None:
+            body += low_rank.load_bias() + low_rank.save(saved, write_rows)
+        else:
+            body += low_rank.store_slice(context.slices(low_rank.branch.down, pool.k_split), write_rows, wide)
+    return Kernel("down", body, pool.tile, pool.k_split, "" if pool.k_split == 1 else str(pool.k_split), helpers(lows))
+
+
+def joined_main(context: Context, pool: Pool, main: int, splits: dict[int, int]) -> Kernel:
+    """The main GEMM; joining before the K loop measured faster than after it."""
+    tile = MainTile(context, pool, main)
+    body = (
+        tile.vectors()
+        + rank_vectors(tile.low_ranks)
+        + part("", "# The low-rank product opens the accumulator, which rounds once, after the K loop.")
+    )
+    for index, low_rank in enumerate(tile.low_ranks):
+        saved = context.saved(low_rank.branch.down)
+        if saved is not None:
+            body += low_rank.load_saved(saved, tile.read_rows)
+        else:
+            slices = context.slices(low_rank.branch.down, splits[low_rank.branch.down])
+            body += low_rank.load_slices(slices, tile.read_rows) + low_rank.load_bias()
+        body += low_rank.join(tile.read_cols, bias=saved is None, opens=index == 0)
+    body += (
+        part("")
+        + tile.loop.starts(tile.x, tile.w)
+        + tile.loop.run([tile.x, tile.w], [tile.accumulate()])
+        + part("")
+        + tile.epilogue()
+    )
+    return Kernel("main", body, pool.tile, tile.col_blocks, tile.col_blocks_expression)

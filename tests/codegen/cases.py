@@ -1,0 +1,118 @@
+"""Groups and schedules that the codegen tests emit, by name. Plain values: no torch, no triton."""
+
+from dataclasses import dataclass, field
+
+from fusioncc.group import Branch, Group, Member, Operand, Output
+from fusioncc.schedule import Pool, Schedule, TileConfig
+
+
+@dataclass(frozen=True)
+class Lora:
+    """A branch to build: rank, dtype, and what is unusual about it."""
+
+    rank: int = 8
+    dtype: str = "bf16"
+    scale: float = 2.0
+    tensor_scale: bool = False
+    saved: bool = False
+    down_bias: float | None = None
+    """Scale of a bias of the down member; None: no bias."""
+    up_bias: float | None = None
+
+
+@dataclass(frozen=True)
+class Main:
+    """A main member to build with its branches."""
+
+    n: int
+    branches: tuple[Lora, ...] = (Lora(),)
+    bias: bool = False
+    dtype: str = "bf16"
+    layout: str = "nk"
+    """``nk`` as ``nn.Linear`` has it, ``kn``, or ``expanded``: one column seen N times."""
+
+
+@dataclass
+class _Builder:
+    m: int
+    k: int
+    members: list[Member] = field(default_factory=list)
+    branches: list[Branch] = field(default_factory=list)
+    outputs: list[Output] = field(default_factory=list)
+
+    def member(self, role, n: int, k: int, name: str, layout: str, dtype: str, bias: bool, bias_scale: float = 1.0) -> int:
+        strides = {"nk": (1, k), "kn": (n, 1), "expanded": (1, 0)}[layout]
+        weight = Operand(name, (k, n), strides, dtype)
+        vector = Operand(f"{name}_bias", (n,), (1,), dtype) if bias else None
+        self.members.append(Member(role, f"mm_{name}", self.m, n, k, weight, dtype, vector, bias_scale))
+        return len(self.members) - 1
+
+
+def group(m: int, k: int, *mains: Main, dtype: str = "bf16", symbol: str = "", precision: str = "ieee", x_layout: str = "mk") -> Group:
+    """The group of these main members over ``X [m, k]``."""
+    build = _Builder(m, k)
+    for i, main in enumerate(mains):
+        index = build.member("main", main.n, k, f"w{i}", main.layout, main.dtype, main.bias)
+        for j, lora in enumerate(main.branches):
+            name = f"{i}{j}"
+            down = build.member(
+                "down", lora.rank, k, f"a{name}", "nk", lora.dtype, lora.down_bias is not None, lora.down_bias or 1.0
+            )
+            up = build.member(
+                "up", main.n, lora.rank, f"b{name}", "nk", lora.dtype, lora.up_bias is not None, lora.up_bias or 1.0
+            )
+            scales = (Operand(f"s{name}", (), (), dtype),) if lora.tensor_scale else ()
+            build.branches.append(Branch(index, down, up, lora.scale, scales, lora.saved))
+        build.outputs.append(Output(index, f"add{i}", dtype))
+    lhs = Operand("x", (m, k), (k, 1) if x_layout == "mk" else (1, m), dtype)
+    return Group("g0", lhs, tuple(build.members), tuple(build.branches), tuple(build.outputs), symbol, precision)
+
+
+def inline(value: Group, tile: TileConfig, group_m: int = 8) -> Schedule:
+    """``inline`` with one tile config for every main member."""
+    return Schedule("inline", tuple(Pool("main", (main,), tile, i, group_m=group_m) for i, main in enumerate(value.mains)))
+
+
+def split(value: Group, tile: TileConfig, down: TileConfig, k_split: int = 1, group_m: int = 8) -> Schedule:
+    """``split``: one launch for all down members, then one for each main member."""
+    downs = tuple(i for i, member in enumerate(value.members) if member.role == "down")
+    mains = tuple(Pool("main", (main,), tile, 1 + i, group_m=group_m) for i, main in enumerate(value.mains))
+    return Schedule("split", (Pool("down", downs, down, 0, k_split=k_split), *mains))
+
+
+TILE = TileConfig(32, 64, 32, 4, 3)
+DOWN = TileConfig(32, 16, 64, 4, 3)
+SWAPPED = TileConfig(16, 64, 32, 4, 3, swap_operands=True)
+
+
+def golden() -> dict[str, tuple[Group, Schedule, str]]:
+    """Modules whose source is kept: name -> group, schedule, tier."""
+    big, wide = TileConfig(64, 128, 64, 4, 4), TileConfig(128, 256, 64, 8, 3)
+    narrow = TileConfig(16, 128, 128, 4, 4, swap_operands=True)
+    down = TileConfig(64, 16, 128, 4, 4)
+    mlp = group(64, 4096, Main(28672))
+    q_k_v = group(512, 4096, *(Main(n, (Lora(16, dtype="fp32"),)) for n in (4096, 1024, 1024)), symbol="s0")
+    tiny = group(1, 4096, Main(28672))
+    ragged = group(
+        300, 200, Main(330, (Lora(12, tensor_scale=True, scale=0.5), Lora(4, saved=True)), bias=True, layout="kn")
+    )
+    biased = group(
+        48,
+        256,
+        Main(192, (Lora(16, dtype="fp32", down_bias=0.5, up_bias=2.0),), dtype="fp32", bias=True),
+        dtype="fp32",
+        precision="tf32",
+    )
+    plain = group(300, 200, Main(330, (Lora(12),)))
+    saved = group(2048, 4096, Main(4096, (Lora(16, saved=True),)))
+    return {
+        "inline_mlp": (mlp, inline(mlp, big), "fp32"),
+        "inline_swapped": (tiny, inline(tiny, narrow), "fp32"),
+        "inline_qkv_fp32_adapters": (q_k_v, inline(q_k_v, big), "fp32"),
+        "inline_ragged": (ragged, inline(ragged, TileConfig(32, 64, 32, 4, 3), group_m=4), "fp32"),
+        "inline_fp32": (biased, inline(biased, TileConfig(32, 64, 32, 4, 3)), "fp32"),
+        "split_mlp": (mlp, split(mlp, big, down, k_split=8), "fp32"),
+        "split_qkv_relaxed": (q_k_v, split(q_k_v, TileConfig(128, 128, 64, 8, 3), down, k_split=4), "relaxed"),
+        "split_ragged": (plain, split(plain, TILE, DOWN, k_split=3), "fp32"),
+        "split_saved": (saved, split(saved, wide, down), "fp32"),
+    }
