@@ -46,4 +46,6 @@ def planned(group: Group, kernel: str = "k0_inline") -> GroupPlan:
 
 
 def lora_plan(*groups: GroupPlan, rejections: tuple[Rejected, ...] = (), fallback: str = "") -> Plan:
-    return Plan(SCHEMA, "h200", "0123456789abcdef", groups or (planned(lora_group()),), rejections, ("a note",), fallback)
+    return Plan(
+        SCHEMA, "h200", "0123456789abcdef", groups or (planned(lora_group()),), rejections, ("a note",), fallback
+    )

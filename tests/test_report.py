@@ -32,7 +32,9 @@ def test_a_group_has_one_row_with_everything_that_was_decided() -> None:
 
 
 def test_a_schedule_ruled_out_keeps_its_reason() -> None:
-    assert cells(decisions(lora_plan()), "Schedules ruled out") == [["g0", "split", "K=4096 cannot be cut into 7 slices"]]
+    assert cells(decisions(lora_plan()), "Schedules ruled out") == [
+        ["g0", "split", "K=4096 cannot be cut into 7 slices"]
+    ]
 
 
 def test_every_rejection_is_listed_with_rule_node_reason_and_nearest_miss() -> None:
