@@ -1,6 +1,7 @@
 """The ``fusioncc`` command. A user's mistake is one line on stderr and exit code 2; ``--debug`` shows the traceback."""
 
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -156,4 +157,5 @@ def main() -> None:
     """Entry point of the command."""
     if "--debug" not in sys.argv:
         sys.excepthook = report_bug
+        warnings.simplefilter("ignore", FutureWarning)  # of the libraries that models are made with
     typer.main.get_command(app)()  # app() itself would replace the hook
