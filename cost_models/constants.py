@@ -1,36 +1,42 @@
-"""Every calibrated constant of the cost models, with its unit and where it was read.
+"""Every calibrated constant of the cost models, with its unit and where it comes from.
 
 What belongs to a card (bandwidths, rates, the gap between two launches) is in :class:`fusioncc.device.Device`. What is
-here belongs to the code that runs on it: vendor kernels and Triton kernels with pointer loads. "Measured" means LEADS-style
-tables on one H200 (torch 2.11, triton 3.6, graph replay, weights streaming from memory), LoRA forward, K = 4096.
+here belongs to the code that runs on it: vendor kernels and Triton kernels with pointer loads. Times quoted as
+measured are of a LoRA forward with K = 4096, N = 28672 unless said otherwise, on one H200 (torch 2.11, triton 3.6,
+graph replay, weights streaming from memory). "Fitted" constants were chosen to meet those times; "assumed" ones wait
+for a calibration.
 """
 
 READ_GAIN = 1.08
-"""Rate of a pure read over that of a copy (a copy turns the bus around). Weight streaming at M = 1: 4.6 against 4.26 TB/s."""
+"""Rate of a pure read over that of a copy (a copy turns the bus around). Weight streaming at M = 1: 4.6 against 4.26
+TB/s."""
 
 L2_RESIDENT = 0.8
-"""Fraction of the L2 that a tensor may fill and still be found there by the next kernel. Assumed (hashing, other data)."""
+"""Fraction of the L2 that a tensor may fill and still be found there by the next kernel. Assumed (hashing, other
+data)."""
 
 L2_SM_SHARE = 1.8
-"""What one multiprocessor can draw from the L2, as a multiple of its fair share. 64 bytes a clock against 53 GB/s."""
+"""What one multiprocessor can draw from the L2, as a multiple of its fair share. Assumed: 64 bytes a clock of its
+own."""
 
 LOAD_LATENCY_US = 0.8
-"""Time of a load that misses the L2 when the memory is busy, us. Microbenchmarks of Hopper: 0.6 to 0.9."""
+"""Time of a load that misses the L2 when the memory is busy, us. Assumed."""
 
-STEP_US = 0.03
-"""Barriers and address arithmetic of one K step that the MMA does not hide, us. Assumed, about 50 clocks."""
+STEP_US = 0.015
+"""Barriers and address arithmetic of one K step that the MMA does not hide, us. Assumed, about 25 clocks."""
 
 OVERLAP_LEAK = 0.02
 """Fraction of the terms that do not bind which still shows. Assumed; ranks tiles that are bound alike."""
 
 GEMM_RAMP_US = 2.5
-"""Filling the pipeline and draining the last stores of a GEMM kernel, us. GEMM alone at N = 4096 (11.9 us, 33.5 MB)."""
+"""Filling the pipeline and draining the last stores of a GEMM kernel, us. Fitted: GEMM alone, N = 4096, 11.9 us for
+33.5 MB."""
 
 SHALLOW_RAMP_US = 1.5
-"""The same for a vendor GEMM of one or two K steps (an up product), us. torch.compile's column at M = 1 and 16."""
+"""The same for a vendor GEMM of one or two K steps (an up product), us. Fitted: torch.compile at M = 1 and 16."""
 
 POINTWISE_RAMP_US = 0.5
-"""The same for an elementwise kernel, us. Difference of eager and GEMM alone at M = 1."""
+"""The same for an elementwise kernel, us. Fitted: eager less GEMM alone at M = 1."""
 
 SKINNY_GEMM_US = 7.0
 """Floor of a vendor GEMM with a narrow side and a deep K, us. Measured 7 to 10 "whatever its size"."""
@@ -39,16 +45,18 @@ SKINNY_N = 128
 """Columns up to which the floor applies. Highest rank in use."""
 
 SLICE_US = 0.1
-"""One more slice of partial sums read by every tile of the consumer, us. 32 slices against 16: 65.6 and 62.7 at M <= 16."""
+"""One more slice of partial sums read by every tile of the consumer, us. Fitted: split at M = 16 takes 62.7."""
 
 INLINE_STREAM = 0.89
-"""Streaming rate of a kernel with a second operand stream over one without. 62.6 against 56.3 us at M = 16."""
+"""Streaming rate of a kernel with a second operand stream over one without. Measured: 56.3 against 62.6 us at M =
+16."""
 
 INLINE_MIN_COLUMNS = 32
-"""Columns of MMA work that X@A takes at least in an inline tile. Pointer prototype at M = 256: 133 against 108 us."""
+"""Columns of MMA work that X@A takes at least in an inline tile. Fitted: M = 256, 133 us where split takes 108."""
 
 SINGLE_ROW_JOIN_US = 5.0
-"""Extra latency of joining a branch at M = 1, us. inline 67.4 (M = 1) against 62.6 (M = 16), split 65.6 against 62.7."""
+"""Extra latency of joining a branch at M = 1, us. Fitted: inline 67.4 against 62.6 at M = 16, split 65.6 against
+62.7."""
 
 EMITTED_MMA = {
     (16, 32): 0.35,
@@ -63,19 +71,20 @@ EMITTED_MMA = {
     (64, 128): 0.70,
     (64, 256): 0.78,
     (128, 128): 0.84,
-    (128, 256): 0.95,
+    (128, 256): 0.97,
 }
-"""Fraction of the card's MMA rate that a pointer-load tile reaches, by (short, long) side. Large tiles: LoRAFusion's public
-kernel at 1.02 of the vendor's time (8192 rows); small ones assumed from the ratio of loads to MMA."""
+"""Fraction of the card's MMA rate that a pointer-load tile reaches, by (short, long) side. The largest: a public
+fused LoRA kernel takes 1.02 of the vendor GEMM's time at 8192 rows. The others are assumed, falling with the area."""
 
 TWO_STAGES = 0.92
 """Factor on the MMA rate of a K loop with two stages: one load in flight, exposed behind every MMA. Assumed."""
 
 NO_WGMMA = 0.6
-"""Factor on a Hopper tile whose MMA rows are fewer than 64 (falls back to the warp-level MMA). Its share of the peak."""
+"""Factor on a Hopper tile whose MMA rows are fewer than 64 (it falls back to the warp-level MMA). Assumed."""
 
 VENDOR_MMA = {(128, 256): 1.0, (256, 128): 1.0, (128, 128): 0.92, (64, 256): 0.85, (64, 128): 0.72, (64, 64): 0.5}
-"""Tiles (rows, columns) a vendor library is assumed to choose from, with their fraction of the MMA rate. 8192-cubed is 1."""
+"""Tiles (rows, columns) a vendor library is assumed to choose from, with their fraction of the MMA rate. The largest is
+1 by definition (the device's rate is a large vendor GEMM's); the others assumed."""
 
 VENDOR_BLOCK_K = 64
 """K step of those tiles, elements."""

@@ -20,8 +20,8 @@ def launch_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | 
 
 
 def estimate(group: Group, schedule: Schedule, device: Device, tier: str = "fp32") -> Estimate | None:
-    """Predicted cost of one execution of ``group``, or None when it cannot be estimated (a dtype without a known rate, a
-    tile that does not fit).
+    """Predicted cost of one execution of ``group``, or None when it cannot be estimated (a dtype without a known
+    rate, a tile that does not fit).
 
     ``dram``, ``l2`` and ``mma`` overlap inside a launch (the largest counts) and are summed over launches; ``latency``,
     ``launch`` and ``tail`` come on top. ``binds`` is the term that costs most.

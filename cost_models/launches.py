@@ -87,7 +87,9 @@ def with_pool(launch: Launch, pool: Pool) -> Launch:
     if pool.k_split == launch.pool.k_split:
         return replace(launch, pool=pool)
     before = launch.pool.k_split
-    writes = tuple(replace(t, bytes=t.bytes // before * pool.k_split) if t.kind == "intermediate" else t for t in launch.writes)
+    writes = tuple(
+        replace(t, bytes=t.bytes // before * pool.k_split) if t.kind == "intermediate" else t for t in launch.writes
+    )
     return replace(launch, pool=pool, writes=writes)
 
 
@@ -124,13 +126,19 @@ def _vendor(group: Group, index: int, x: Tensor, out: Tensor) -> list[Launch]:
     weight = _operands(f"w{index}", member.weight)
     before: list[Launch] = []
     if DTYPE_BYTES[member.weight.dtype] > DTYPE_BYTES[member.dtype]:
-        cast = Tensor(f"w{index}.cast", member.weight.bytes * DTYPE_BYTES[member.dtype] // 4, "intermediate")
+        cast = Tensor(
+            f"w{index}.cast",
+            member.weight.bytes * DTYPE_BYTES[member.dtype] // DTYPE_BYTES[member.weight.dtype],
+            "intermediate",
+        )
         before, weight = [Launch("pointwise", weight, (cast,))], (cast,)
     reads = (x, *weight, *_operands(f"b{index}", member.bias))
     size = DTYPE_BYTES[member.dtype]
     unit = unit_of(member.dtype, group.fp32_precision)
-    shape = {"m": member.m, "n": member.n, "k": member.k, "batch": member.batch}
-    return [*before, Launch("vendor", reads, (out,), **shape, unit=unit, x_element=size, w_element=size)]
+    gemm = Launch(
+        "vendor", reads, (out,), member.m, member.n, member.k, member.batch, unit=unit, x_element=size, w_element=size
+    )
+    return [*before, gemm]
 
 
 def _library_main(group: Group, main: int, casts: dict[str, Tensor]) -> list[Launch]:
@@ -145,7 +153,9 @@ def _library_main(group: Group, main: int, casts: dict[str, Tensor]) -> list[Lau
         down, up = group.members[branch.down], group.members[branch.up]
         x = _x(group)
         if DTYPE_BYTES[down.dtype] > DTYPE_BYTES[group.lhs.dtype]:
-            wide = Tensor(f"x.{down.dtype}", x.bytes * DTYPE_BYTES[down.dtype] // DTYPE_BYTES[group.lhs.dtype], "intermediate")
+            wide = Tensor(
+                f"x.{down.dtype}", x.bytes * DTYPE_BYTES[down.dtype] // DTYPE_BYTES[group.lhs.dtype], "intermediate"
+            )
             if down.dtype not in casts:
                 made.append(Launch("pointwise", (x,), (wide,)))
             x = casts.setdefault(down.dtype, wide)
@@ -161,7 +171,9 @@ def _library(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
     return tuple(launch for main in group.mains for launch in _library_main(group, main, casts))
 
 
-def _main_tiles(group: Group, pool: Pool, body: Literal["inline", "join"], tier: str, downs: dict[int, Tensor], slices: int) -> Launch:
+def _main_tiles(
+    group: Group, pool: Pool, body: Literal["inline", "join"], tier: str, downs: dict[int, Tensor], slices: int
+) -> Launch:
     """The launch of one main member with its branches: A is read inline, or the partial sums of the downs are."""
     main = pool.members[0]
     member, branches = group.members[main], group.branches_of(main)

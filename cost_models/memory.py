@@ -13,8 +13,8 @@ _COLD: frozenset[str] = frozenset()
 def peak_bytes(sequence: Sequence[Launch], keep_inputs: bool = False) -> int:
     """Largest sum of live tensors during any launch. Weights are not counted: they live before, during and after.
 
-    An input dies at its last use (``keep_inputs``: the caller still holds it); an intermediate lives from the launch that
-    writes it to the last that reads it; an output from its launch on.
+    An input dies at its last use (``keep_inputs``: the caller still holds it); an intermediate lives from the launch
+    that writes it to the last that reads it; an output from its launch on.
     """
     first: dict[str, int] = {}
     last: dict[str, int] = {}
@@ -29,7 +29,11 @@ def peak_bytes(sequence: Sequence[Launch], keep_inputs: bool = False) -> int:
     held = {t.name for t in tensors.values() if t.kind == "output" or (keep_inputs and t.kind == "input")}
     return max(
         (
-            sum(t.bytes for t in tensors.values() if first[t.name] <= index <= (final if t.name in held else last[t.name]))
+            sum(
+                t.bytes
+                for t in tensors.values()
+                if first[t.name] <= index <= (final if t.name in held else last[t.name])
+            )
             for index in range(len(sequence))
         ),
         default=0,

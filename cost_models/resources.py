@@ -11,19 +11,33 @@ PROGRAMS_SM = 16
 """Resident programs likewise (Ada 24, Ampere 16 to 32)."""
 RESERVED_BYTES = 1024
 """Shared memory that the driver keeps for each program (CUDA programming guide, compute capability 8.0 on)."""
-OVERHEAD_REGISTERS = 56
-"""Registers of a thread beside its accumulators: addresses, masks, operand fragments. Typical of emitted kernels."""
+OVERHEAD_REGISTERS = {True: 56, False: 104}
+"""Registers of a thread beside its accumulators, with and without the warp-group MMA (which reads its operands from
+shared memory). Typical of pointer kernels compiled by Triton 3.7 for capability 90 and 80."""
 MAX_REGISTERS = 255
+
+
+def warp_group_mma(launch: Launch, device: Device) -> bool:
+    """Whether the main dot of a tile runs on Hopper's warp-group MMA: its row side has 64 rows or more."""
+    assert launch.pool is not None
+    tile = launch.pool.tile
+    return device.capability == 90 and (columns(launch) if tile.swap_operands else tile.block_m) >= 64
+
+
+def columns(launch: Launch) -> int:
+    """Columns of the widest dot of a tile: ``block_n``, or the widest padded rank of a ``down``."""
+    assert launch.pool is not None
+    return max(rank.padded for rank in launch.ranks) if launch.body == "down" else launch.pool.tile.block_n
 
 
 def accumulators(launch: Launch) -> float:
     """fp32 accumulator elements that one thread holds."""
     assert launch.pool is not None
     tile = launch.pool.tile
-    columns = 0 if launch.body == "down" else tile.block_n
+    width = 0 if launch.body == "down" else tile.block_n
     if launch.body in ("inline", "down"):
-        columns += sum(rank.padded for rank in launch.ranks)
-    return tile.block_m * columns / (32 * tile.num_warps)
+        width += sum(rank.padded for rank in launch.ranks)
+    return tile.block_m * width / (32 * tile.num_warps)
 
 
 def step_bytes(launch: Launch, rows: int | None = None) -> int:
@@ -35,29 +49,36 @@ def step_bytes(launch: Launch, rows: int | None = None) -> int:
     return tile.block_k * ((rows or tile.block_m) * launch.x_element + w_row + a_row)
 
 
-def shared_bytes(launch: Launch) -> int:
+def shared_bytes(launch: Launch, device: Device) -> int:
     """Upper bound of the shared memory of one program.
 
-    All operand tiles in every stage, plus the 16-bit pieces of fp32 adapters; or the output tile when it is staged through
-    shared memory at the end, whichever is more (the loop's buffers are free by then).
+    The loop holds its operand tiles once for each stage (one stage less before Hopper), the 16-bit pieces of fp32
+    adapters, and what a ``join`` read of B before it. Staging the output tile comes after, in the same memory. Exact for
+    the pointer prototypes compiled for capability 90 with bf16 tiles of at least 64 rows.
     """
     assert launch.pool is not None
     tile = launch.pool.tile
-    pieces = sum(rank.padded * rank.pieces * 2 for rank in launch.ranks if rank.pieces > 1) * tile.block_k
-    loop = tile.num_stages * step_bytes(launch) + (pieces if launch.body != "join" else 0)
-    columns = max((rank.padded for rank in launch.ranks), default=16) if launch.body == "down" else tile.block_n
-    return max(loop, tile.block_m * columns * 4 if launch.body == "down" else tile.block_m * columns * launch.x_element)
+    buffers = tile.num_stages - (device.capability < 90)
+    padded = sum(rank.padded for rank in launch.ranks)
+    if launch.body == "join":
+        beside = tile.block_n * padded * 2
+    else:
+        beside = tile.block_k * 2 * sum(rank.padded * rank.pieces for rank in launch.ranks if rank.pieces > 1)
+    output = tile.block_m * columns(launch) * (4 if launch.body == "down" else launch.x_element)
+    return max(max(1, buffers) * step_bytes(launch) + beside, output)
 
 
 def occupancy(launch: Launch, device: Device) -> int:
     """Programs resident on one multiprocessor; 0 when one does not fit."""
     assert launch.pool is not None
     threads = 32 * launch.pool.tile.num_warps
-    registers = min(MAX_REGISTERS, ceil((accumulators(launch) + OVERHEAD_REGISTERS) / 8) * 8)
-    if shared_bytes(launch) > device.shared_bytes:
+    overhead = OVERHEAD_REGISTERS[warp_group_mma(launch, device)]
+    registers = min(MAX_REGISTERS, ceil((accumulators(launch) + overhead) / 8) * 8)
+    shared = shared_bytes(launch, device)
+    if shared > device.shared_bytes:
         return 0
     return min(
-        device.shared_bytes_sm // (shared_bytes(launch) + RESERVED_BYTES),
+        device.shared_bytes_sm // (shared + RESERVED_BYTES),
         device.registers_sm // (threads * registers),
         THREADS_SM // threads,
         PROGRAMS_SM,

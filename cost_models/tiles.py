@@ -5,10 +5,9 @@ from math import ceil
 from fusioncc.cost_models import constants as c
 from fusioncc.cost_models.cost import Cost
 from fusioncc.cost_models.launches import Launch
-from fusioncc.cost_models.resources import occupancy, step_bytes
+from fusioncc.cost_models.resources import columns, occupancy, step_bytes, warp_group_mma
 from fusioncc.cost_models.traffic import traffic
 from fusioncc.device import Device
-from fusioncc.schedule import TileConfig
 
 
 def tile_count(m: int, n: int, block_m: int, block_n: int, slices: int = 1) -> int:
@@ -27,38 +26,42 @@ def unit_tflops(unit: str, device: Device) -> float:
     return {"bf16": device.bf16_tflops, "tf32": device.tf32_tflops, "fp32": device.fp32_tflops}[unit]
 
 
-def mma_fraction(tile: TileConfig, columns: int, unit: str, device: Device) -> float:
-    """Fraction of the arithmetic rate that a tile of ``block_m`` by ``columns`` reaches."""
-    if unit == "fp32":
+def mma_fraction(launch: Launch, device: Device) -> float:
+    """Fraction of the arithmetic rate that the tiles of an emitted launch reach."""
+    assert launch.pool is not None
+    if launch.unit == "fp32":
         return c.FMA_RATE
-    short, long = sorted((max(tile.block_m, 16), max(columns, 16)))
+    tile = launch.pool.tile
+    short, long = sorted((max(tile.block_m, 16), max(columns(launch), 16)))
     fraction = c.EMITTED_MMA[min(short, 128), min(max(long, 32), 256)]
     fraction *= c.TWO_STAGES if tile.num_stages <= 2 else 1.0
-    rows = columns if tile.swap_operands else tile.block_m
-    return fraction * (c.NO_WGMMA if device.capability == 90 and rows < 64 else 1.0)
+    return fraction * (c.NO_WGMMA if device.capability == 90 and not warp_group_mma(launch, device) else 1.0)
 
 
 def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | None:
     """Cost of an emitted launch with ``warm`` tensors in the L2; None when no rate is known or it does not fit.
 
-    The busiest multiprocessor decides: it runs ``ceil(tiles / multiprocessors)`` tiles. The fluid time (all multiprocessors
-    equally busy) is reported as the term, the rest as the tail.
+    The busiest multiprocessor decides: it runs ``ceil(tiles / multiprocessors)`` tiles. The fluid time (all
+    multiprocessors equally busy) is reported as the term, the rest as the tail.
     """
     assert launch.pool is not None
     tile, down = launch.pool.tile, launch.body == "down"
     resident = occupancy(launch, device)
     if launch.unit is None or resident == 0:
         return None
-    columns = max(rank.padded for rank in launch.ranks) if down else tile.block_n
     slices = launch.pool.k_split if down else 1
     tiles = ceil(launch.m / tile.block_m) * (slices if down else ceil(launch.n / tile.block_n))
     steps = ceil(ceil(launch.k / slices) / tile.block_k)
     busiest = ceil(tiles / device.multiprocessors)
     spread = tiles / device.multiprocessors
 
-    low = sum(max(rank.padded, c.INLINE_MIN_COLUMNS) * rank.pieces for rank in launch.ranks) if launch.body != "join" else 0
+    low = (
+        sum(max(rank.padded, c.INLINE_MIN_COLUMNS) * rank.pieces for rank in launch.ranks)
+        if launch.body != "join"
+        else 0
+    )
     work = 2 * tile.block_m * ((0 if down else tile.block_n) + low) * tile.block_k * steps
-    rate = unit_tflops(launch.unit, device) * 1e6 / device.multiprocessors * mma_fraction(tile, columns, launch.unit, device)
+    rate = unit_tflops(launch.unit, device) * 1e6 / device.multiprocessors * mma_fraction(launch, device)
     tile_mma = work / rate + steps * c.STEP_US
 
     tile_l2 = steps * step_bytes(launch, min(launch.m, tile.block_m))

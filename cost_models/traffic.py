@@ -45,7 +45,9 @@ def warm_names(launches: Sequence[Launch], device: Device) -> tuple[frozenset[st
     last: dict[str, int] = {}
     answer = []
     for launch in launches:
-        answer.append(frozenset(t.name for t in launch.reads if t.name in last and clock - last[t.name] + t.bytes <= room))
+        answer.append(
+            frozenset(t.name for t in launch.reads if t.name in last and clock - last[t.name] + t.bytes <= room)
+        )
         clock += sum(t.bytes for t in (*launch.reads, *launch.writes))
         last |= {t.name: clock for t in (*launch.reads, *launch.writes)}
     return tuple(answer)

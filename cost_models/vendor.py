@@ -41,12 +41,16 @@ def vendor_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | 
     return best
 
 
-def _tiled(launch: Launch, warm: frozenset[str], device: Device, tile: tuple[int, int], fraction: float, split: int) -> Cost:
+def _tiled(
+    launch: Launch, warm: frozenset[str], device: Device, tile: tuple[int, int], fraction: float, split: int
+) -> Cost:
     assert launch.unit is not None
     block_m, block_n = tile
     count = ceil(launch.m / block_m) * ceil(launch.n / block_n) * split * launch.batch
     depth = launch.k / split
-    rate = unit_tflops(launch.unit, device) * 1e6 / device.multiprocessors * (1.0 if launch.unit == "fp32" else fraction)
+    rate = (
+        unit_tflops(launch.unit, device) * 1e6 / device.multiprocessors * (1.0 if launch.unit == "fp32" else fraction)
+    )
     tile_mma = 2 * block_m * block_n * depth / rate
     spread = count / device.multiprocessors
     tile_bytes = depth * (min(block_m, launch.m) * launch.x_element + block_n * launch.w_element)

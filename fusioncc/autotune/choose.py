@@ -30,13 +30,16 @@ def best(group: Group, device: Device, kind: str, tier: str = "fp32") -> tuple[S
     return _best(group.signature(), device, kind, tier)
 
 
-def rank(group: Group, device: Device, kinds: tuple[str, ...] = tuple(KINDS), tier: str = "fp32") -> tuple[Candidate, ...]:
+def rank(
+    group: Group, device: Device, kinds: tuple[str, ...] = tuple(KINDS), tier: str = "fp32"
+) -> tuple[Candidate, ...]:
     """One candidate a kind: those with a predicted time first, fastest first; then the others, in the order given."""
     return _rank(group.signature(), device, kinds, tier)
 
 
 def pick(candidates: tuple[Candidate, ...]) -> Candidate:
-    """The candidate to run: the fastest predicted, but ``library`` unless it is beaten by ``MIN_GAIN`` or is not there."""
+    """The candidate to run: the fastest predicted, but ``library`` unless it is beaten by ``MIN_GAIN`` or is not
+    there."""
     legal = [candidate for candidate in candidates if candidate.legal]
     library = next((candidate for candidate in legal if candidate.kind == "library"), None)
     if library is None or library is legal[0]:
@@ -47,7 +50,8 @@ def pick(candidates: tuple[Candidate, ...]) -> Candidate:
 
 
 def schedules(group: Group, device: Device, kind: str, tier: str = "fp32") -> tuple[Schedule, ...]:
-    """The model's best schedule of ``kind`` first, then each that differs from it in the pool of one launch, best first.
+    """The model's best schedule of ``kind`` first, then each that differs from it in the pool of one launch, best
+    first.
 
     As costs add over launches these hold the best of every combination. Empty when the kind is illegal.
     """
@@ -62,7 +66,10 @@ def _best(group: Group, device: Device, kind: str, tier: str) -> tuple[Schedule,
     found = tuple(spaces(group, device, kind, tier))
     if not all(space.legal for space in found):
         return None
-    ranked = [_ranked(space, warm, device) for space, warm in zip(found, _warm(group, device, kind, found, tier), strict=False)]
+    ranked = [
+        _ranked(space, warm, device)
+        for space, warm in zip(found, _warm(group, device, kind, found, tier), strict=False)
+    ]
     if not all(ranked):
         return None
     schedule = Schedule(kind, tuple(pools[0] for pools in ranked))
@@ -103,7 +110,9 @@ def _neighbours(group: Group, device: Device, base: Schedule, tier: str) -> Iter
 def _rank(group: Group, device: Device, kinds: tuple[str, ...], tier: str) -> tuple[Candidate, ...]:
     candidates = [_candidate(group, device, kind, tier) for kind in kinds]
     far = float("inf")
-    return tuple(sorted(candidates, key=lambda each: (not each.legal, far if each.predicted_us is None else each.predicted_us)))
+    return tuple(
+        sorted(candidates, key=lambda each: (not each.legal, far if each.predicted_us is None else each.predicted_us))
+    )
 
 
 def _candidate(group: Group, device: Device, kind: str, tier: str) -> Candidate:

@@ -30,7 +30,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Kind:
-    """``illegal(group)`` answers with a reason or an empty string; ``steps(group, device)`` with the launches, in order."""
+    """``illegal(group)`` answers with a reason or an empty string; ``steps(group, device)`` with the launches, in
+    order."""
 
     name: str
     illegal: Callable[[Group], str]

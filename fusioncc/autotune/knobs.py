@@ -14,8 +14,9 @@ BLOCK_K = (32, 64, 128)
 WARPS = (4, 8)
 STAGES = (2, 3, 4, 5)
 K_SPLIT = (1, 2, 4, 8, 16, 32)
-MAX_ACCUMULATORS = 144
-"""fp32 accumulators a thread may hold: 128 for the widest tile (128x256, 8 warps) and 16 for a low-rank part beside it."""
+MAX_ACCUMULATORS = {True: 144, False: 128}
+"""fp32 accumulators a thread may hold, from Hopper on and before. There the widest tile (128x256, 8 warps:
+128) leaves room for a low-rank part; before, 136 spilled when compiled for capability 80 and 128 did not."""
 MIN_ACCUMULATORS = 4
 """Fewer leave most of a warp's MMA idle."""
 SWAP_ROWS = 16
@@ -45,10 +46,11 @@ def oversized(tile: TileConfig, m: int, n: int, k: int) -> str:
 def prune(launch: Launch, device: Device) -> str:
     """Why a launch cannot run well on ``device``, in words that do not depend on the config; empty if it can."""
     assert launch.pool is not None
-    if accumulators(launch) > MAX_ACCUMULATORS:
-        return f"more than {MAX_ACCUMULATORS} accumulators a thread"
+    most = MAX_ACCUMULATORS[device.capability >= 90]
+    if accumulators(launch) > most:
+        return f"more than {most} accumulators a thread"
     if accumulators(launch) < MIN_ACCUMULATORS and launch.body != "down":
         return f"fewer than {MIN_ACCUMULATORS} accumulators a thread"
-    if shared_bytes(launch) > device.shared_bytes:
+    if shared_bytes(launch, device) > device.shared_bytes:
         return f"more than {device.shared_bytes} bytes of shared memory"
     return ""

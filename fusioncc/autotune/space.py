@@ -46,7 +46,9 @@ def spaces(group: Group, device: Device, kind: str, tier: str = "fp32") -> tuple
         for pool in step.pools():
             launch = with_pool(base, pool)
             columns = pool.tile.block_n if step.role == "down" else launch.n
-            reason = knobs.oversized(pool.tile, launch.m, columns, -(-launch.k // pool.k_split)) or knobs.prune(launch, device)
+            reason = knobs.oversized(pool.tile, launch.m, columns, -(-launch.k // pool.k_split)) or knobs.prune(
+                launch, device
+            )
             if reason:
                 pruned[reason] += 1
             else:

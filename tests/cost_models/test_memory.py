@@ -1,0 +1,79 @@
+"""Launch lists, traffic and peak live bytes, counted by hand."""
+
+from fusioncc.cost_models import footprint
+from fusioncc.cost_models.launches import Launch, Tensor, launches
+from fusioncc.cost_models.memory import peak_bytes
+from fusioncc.cost_models.traffic import sweeps, traffic, warm_names
+from fusioncc.device import get_device
+from fusioncc.schedule import Footprint, Pool, Schedule, TileConfig
+from tests.cost_models.groups import bundle, lora
+
+H200 = get_device("h200")
+MAIN = Pool("main", (0,), TileConfig(64, 128, 64), 1)
+SPLIT = Schedule("split", (Pool("down", (1,), TileConfig(16, 16, 64), 0, k_split=4), MAIN))
+INLINE = Schedule("inline", (MAIN,))
+X, W, A, B, OUT, LOW = 64 * 512 * 2, 512 * 1024 * 2, 512 * 8 * 2, 8 * 1024 * 2, 64 * 1024 * 2, 64 * 8 * 2
+
+
+def test_library_runs_three_gemms_and_the_sum() -> None:
+    group = lora(64, 512, 1024, 8)
+    assert [launch.body for launch in launches(group, Schedule("library"))] == [
+        "vendor",
+        "vendor",
+        "vendor",
+        "pointwise",
+    ]
+    moved = (X + W + OUT) + (X + A + LOW) + (LOW + B + OUT) + 3 * OUT
+    assert footprint(group, Schedule("library"), H200) == Footprint(4, moved, 3 * OUT)
+
+
+def test_split_writes_partial_sums_and_no_intermediate_output() -> None:
+    partial = 4 * 64 * 16 * 4
+    moved = (X + A + partial) + (X + W + B + partial + OUT)
+    assert footprint(lora(64, 512, 1024, 8), SPLIT, H200) == Footprint(2, moved, X + partial + OUT)
+
+
+def test_inline_moves_each_operand_once() -> None:
+    assert footprint(lora(64, 512, 1024, 8), INLINE, H200) == Footprint(1, X + W + A + B + OUT, X + OUT)
+
+
+def test_a_saved_down_product_is_written_by_every_schedule() -> None:
+    group, plain = bundle(64, 512, (1024, 8), saved=True), lora(64, 512, 1024, 8)
+    for schedule in (SPLIT, INLINE):
+        assert footprint(group, schedule, H200).bytes - footprint(plain, schedule, H200).bytes == LOW
+
+
+def test_fp32_adapters_cast_x_once_for_the_group() -> None:
+    group = bundle(64, 512, (1024, 8), (256, 8), adapter="fp32")
+    bodies = [launch.body for launch in launches(group, Schedule("library"))]
+    assert bodies.count("pointwise") == 1 + 2 and bodies.count("vendor") == 6
+
+
+def test_a_main_without_branches_stays_a_vendor_gemm() -> None:
+    group = bundle(64, 512, (1024, 8), (256, 0))
+    assert [launch.body for launch in launches(group, INLINE)] == ["inline", "vendor"]
+
+
+def test_an_input_dies_at_its_last_use_unless_it_is_kept() -> None:
+    x, t, out = Tensor("x", 24, "input"), Tensor("t", 24, "intermediate"), Tensor("out", 24, "output")
+    sequence = (Launch("pointwise", (x,), (t,)), Launch("pointwise", (t,), (out,)))
+    assert (peak_bytes(sequence), peak_bytes(sequence, keep_inputs=True)) == (48, 72)
+
+
+def test_a_tensor_is_warm_until_the_l2_has_seen_too_much_since() -> None:
+    x, y = Tensor("x", 1 << 20, "input"), Tensor("y", 1 << 20, "output")
+    small, large = Tensor("w", 1 << 20, "weight"), Tensor("v", 200 << 20, "weight")
+    reader = Launch("pointwise", (x, y), ())
+    assert warm_names((Launch("vendor", (x, small), (y,)), reader), H200) == (frozenset(), frozenset({"x", "y"}))
+    between = Launch("vendor", (large,), ())
+    assert warm_names((Launch("vendor", (x, small), (y,)), between, reader), H200)[2] == frozenset()
+    assert warm_names((between, between), H200)[1] == frozenset()
+
+
+def test_a_weight_beyond_the_l2_is_swept_once_for_each_group_of_rows() -> None:
+    assert sweeps(8192, 128, 8, 117 << 20, H200) == 8
+    assert sweeps(8192, 128, 8, 32 << 20, H200) == 1
+    (launch,) = launches(lora(8192, 4096, 14336, 16), INLINE)
+    weight = launch.reads[1].bytes
+    once = traffic(launch, frozenset(), H200, 8192, 8).read
+    assert traffic(launch, frozenset(), H200, 128, 8).read == once + 7 * weight

@@ -1,0 +1,133 @@
+"""The space of schedules, the ranking, and how fast a model is planned."""
+
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fusioncc.autotune import best, choose, knobs, pick, rank, schedules, spaces
+from fusioncc.autotune.kinds import BATCHED, KINDS, NO_BRANCH
+from fusioncc.cost_models import estimate
+from fusioncc.cost_models.resources import accumulators, shared_bytes
+from fusioncc.device import get_device
+from fusioncc.schedule import SCHEDULES, Candidate, Schedule
+from tests.cost_models.groups import bundle, llama_layer, lora
+
+H200 = get_device("h200")
+
+
+def test_every_kind_is_registered() -> None:
+    assert tuple(KINDS) == SCHEDULES
+
+
+@given(
+    m=st.integers(1, 5000), n=st.integers(16, 5000), r=st.integers(1, 128), kind=st.sampled_from(("inline", "split"))
+)
+@settings(max_examples=25, deadline=None)
+def test_legal_and_pruned_make_up_the_space(m: int, n: int, r: int, kind: str) -> None:
+    group = lora(m, 1024, n, r)
+    for space, pools in zip(spaces(group, H200, kind), KINDS[kind].steps(group, H200), strict=True):
+        assert space.enumerated == len(list(pools.pools())) == len(space.legal) + sum(space.pruned.values())
+        for launch in space.legal:
+            assert shared_bytes(launch, H200) <= H200.shared_bytes
+            assert accumulators(launch) <= knobs.MAX_ACCUMULATORS[True]
+
+
+def test_pruning_names_shared_memory_on_a_smaller_card() -> None:
+    small = get_device("rtx4090")
+    (space,), (wide,) = (
+        spaces(lora(512, 4096, 4096, 16), small, "inline"),
+        spaces(lora(512, 4096, 4096, 16), H200, "inline"),
+    )
+    assert f"more than {small.shared_bytes} bytes of shared memory" in space.pruned
+    assert len(space.legal) < len(wide.legal)
+
+
+def test_the_order_is_deterministic_and_starts_with_the_best() -> None:
+    group = lora(64, 4096, 4096, 16)
+    first = schedules(group, H200, "inline")
+    choose._best.cache_clear()
+    assert schedules(group, H200, "inline") == first
+    assert len(set(first)) == len(first) > 50
+    times = [found.us for schedule in first if (found := estimate(group, schedule, H200))]
+    assert len(times) == len(first) and times == sorted(times)
+
+
+@pytest.mark.parametrize("kind", ["inline", "split"])
+def test_no_uniform_tile_beats_the_choice_for_unequal_members(kind: str) -> None:
+    group = bundle(64, 4096, (4096, 16), (1024, 16))
+    found = best(group, H200, kind)
+    assert found is not None
+    q, kv = (pool for pool in found[0].pools if pool.role == "main")
+    for tile in knobs.main_tiles():
+        pools = tuple(replace(pool, tile=tile) if pool.role == "main" else pool for pool in found[0].pools)
+        uniform = estimate(group, Schedule(kind, pools), H200)
+        assert uniform is None or uniform.us >= found[1].us - 1e-9
+    assert (q.members, kv.members) == ((0,), (3,))
+
+
+def test_split_shares_one_pass_over_x_and_fills_the_card() -> None:
+    found = best(bundle(64, 4096, (4096, 16), (1024, 16), (1024, 16)), H200, "split")
+    assert found is not None
+    down, *mains = found[0].pools
+    assert down.members == (1, 4, 7) and down.k_split > 1 and found[0].launches == 1 + len(mains) == 4
+
+
+def test_a_saved_down_product_is_not_split_along_k() -> None:
+    found = best(bundle(64, 4096, (4096, 16), saved=True), H200, "split")
+    assert found is not None and found[0].pools[0].k_split == 1
+
+
+def test_a_main_without_a_branch_gets_no_pool() -> None:
+    found = best(bundle(64, 4096, (4096, 16), (1024, 0)), H200, "inline")
+    assert found is not None and [pool.members for pool in found[0].pools] == [(0,)] and found[1].launches == 2
+
+
+def test_illegal_kinds_come_last_with_their_reason() -> None:
+    bare = rank(bundle(64, 4096, (4096, 0), (1024, 0)), H200)
+    assert [(each.kind, each.legal, each.reason) for each in bare[1:]] == [
+        ("split", False, NO_BRANCH),
+        ("inline", False, NO_BRANCH),
+    ]
+    group = lora(64, 4096, 4096, 16)
+    batched = replace(group, members=tuple(replace(member, batch=2) for member in group.members))
+    assert {each.reason for each in rank(batched, H200) if not each.legal} == {BATCHED}
+
+
+def test_nothing_fits_says_what_limits() -> None:
+    tiny = replace(H200, shared_bytes=1024)
+    refused = {each.kind: each for each in rank(lora(64, 4096, 4096, 16), tiny)}
+    assert not refused["inline"].legal and "bytes of shared memory" in refused["inline"].reason
+    assert refused["library"].legal
+
+
+def test_a_dtype_without_a_rate_falls_back_to_library() -> None:
+    candidates = rank(lora(64, 4096, 4096, 16, dtype="fp64"), H200)
+    assert pick(candidates).kind == "library" and pick(candidates).predicted_us is None
+    assert all("cannot be estimated" in each.reason for each in candidates)
+
+
+def test_a_gain_within_the_error_of_the_model_stays_library() -> None:
+    library = Candidate("library", True, "", 100.0)
+    assert pick((Candidate("inline", True, "", 98.0), library)).kind == "library"
+    assert pick((Candidate("inline", True, "", 96.0), library)).kind == "inline"
+
+
+def test_names_do_not_change_the_plan() -> None:
+    group = lora(64, 4096, 4096, 16)
+    misses = choose._rank.cache_info().misses
+    rank(group, H200)
+    rank(replace(group, name="other"), H200)
+    assert choose._rank.cache_info().misses <= misses + 1
+
+
+def test_32_layers_are_planned_in_under_a_second() -> None:
+    choose._best.cache_clear()
+    choose._rank.cache_clear()
+    start = time.process_time()
+    for _ in range(32):
+        for group in llama_layer(64):
+            assert pick(rank(group, H200)).kind in SCHEDULES
+    assert time.process_time() - start < 1.0
