@@ -187,6 +187,14 @@ def users_outside(node: fx.Node, inside: set[fx.Node]) -> Iterator[fx.Node]:
     return (user for user in node.users if user not in inside)
 
 
+def is_aligned(node: fx.Node) -> bool:
+    """Whether a tensor begins on a multiple of 16 bytes (allocations do; a view may begin anywhere)."""
+    value = tensor(node)
+    assert value is not None
+    offset = value.storage_offset()
+    return is_static(offset) and int(offset) * value.element_size() % 16 == 0
+
+
 def is_mutation(node: fx.Node) -> bool:
     """Whether a node writes to one of its arguments."""
     target = node.target

@@ -24,6 +24,8 @@ class Operand:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: str
+    aligned: bool = True
+    """Whether the first element lies on a multiple of 16 bytes, as TMA descriptors need."""
 
     @property
     def bytes(self) -> int:

@@ -23,6 +23,8 @@ class TileConfig:
     num_stages: int = 3
     swap_operands: bool = False
     """Compute the transposed tile, so that N is the M side of the MMA (for few rows)."""
+    tma: bool = False
+    """Move tiles through TMA descriptors (Hopper on); the pool is persistent and names its ``workers``."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from fusioncc.decision import Rejected
-from fusioncc.graph import dtype_of, is_static, module_path, size_hint, size_symbol, storage_of, tensor
+from fusioncc.graph import dtype_of, is_aligned, is_static, module_path, size_hint, size_symbol, storage_of, tensor
 from fusioncc.group import DTYPE_BYTES, Branch, Group, Member, Operand, Output, Role
 from fusioncc.passes.canonicalize import Gemm
 from fusioncc.passes.find_regions import Joined, Region
@@ -122,7 +122,7 @@ def _describe(name: str, lhs: fx.Node, regions: list[Region]) -> Group:
         for joined in region.branches:
             branches.append(_branch(joined, at, len(members)))
             members += _low_rank_members(joined, rows)
-    operand = Operand(lhs.name, (rows, k), strides, dtype_of(lhs))
+    operand = Operand(lhs.name, (rows, k), strides, dtype_of(lhs), is_aligned(lhs))
     return Group(name, operand, tuple(members), tuple(branches), tuple(outputs), size_symbol(main.m), fp32_precision())
 
 
@@ -141,7 +141,7 @@ def _weight(gemm: Gemm, k: int, n: int) -> Operand:
     storage = storage_of(gemm.weight)
     assert storage is not None
     strides = storage.strides[::-1] if gemm.transposed else storage.strides
-    return Operand(storage.node.name, (k, n), strides[-2:], dtype_of(storage.node))
+    return Operand(storage.node.name, (k, n), strides[-2:], dtype_of(storage.node), is_aligned(storage.node))
 
 
 def _low_rank_members(joined: Joined, rows: int) -> tuple[Member, Member]:

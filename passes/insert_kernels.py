@@ -16,8 +16,9 @@ from torch import fx
 
 from fusioncc.codegen.launch import Arg, Buffer, EmittedModule, KernelLaunch, M
 from fusioncc.graph import TORCH_DTYPES, aten, is_static, tensor
-from fusioncc.group import Group
+from fusioncc.group import Group, Operand
 from fusioncc.runtime.build import tuned
+from fusioncc.runtime.interpreter import launcher
 
 
 @dataclass
@@ -137,11 +138,23 @@ def _called(
     assert x is not None
     kept = [buffer for buffer in emitted.buffers if buffer.role != "scratch"]
     values = tuple(x.new_empty(_shape(buffer, x.shape[0]), dtype=TORCH_DTYPES[buffer.dtype]) for buffer in kept)
-    operands = tuple(lhs if o.node == group.lhs.node else insertion.by_name[o.node] for o in emitted.operands)
-    result = insertion.call(module.launch, operands, values)
+    operands = tuple(_as_operand(insertion, lhs if o.node == group.lhs.node else insertion.by_name[o.node], o) for o in emitted.operands)
+    result = insertion.call(launcher(module), operands, values)
     return {
         buffer.name: insertion.call(operator.getitem, (result, at), values[at]) for at, buffer in enumerate(kept)
     }
+
+
+def _as_operand(insertion: _Insertion, node: fx.Node, operand: Operand) -> fx.Node:
+    """The tensor as the module's ``launch`` takes it: weights ``[K, N]``, whatever their memory layout."""
+    value = tensor(node)
+    assert value is not None
+    if len(operand.shape) < 2 and value.dim() == len(operand.shape) or value.stride() == operand.strides:
+        return node
+    if value.dim() == 2 and value.stride()[::-1] == operand.strides:
+        return insertion.call(aten.permute.default, (node, [1, 0]), value.permute(1, 0))
+    shape, strides = list(operand.shape), list(operand.strides)
+    return insertion.call(aten.as_strided.default, (node, shape, strides), value.as_strided(shape, strides))
 
 
 def _shape(buffer: Buffer, rows: Any) -> list[Any]:
@@ -208,9 +221,11 @@ def _launch_node(
 
 
 def _programs(insertion: _Insertion, launch: KernelLaunch, rows: Any, rows_node: Any) -> Any:
-    """``ceil(M / block_m) * programs_per_row_block`` as a number, or as nodes when M is symbolic."""
+    """Programs as a number, or as nodes when M is symbolic (persistent programs without a tile just end)."""
     if isinstance(rows_node, int):
         return launch.programs(rows_node)
+    if launch.workers is not None:
+        return launch.workers
     padded = insertion.call(operator.add, (rows_node, launch.block_m - 1), rows + launch.block_m - 1)
     blocks = insertion.call(operator.floordiv, (padded, launch.block_m), (rows + launch.block_m - 1) // launch.block_m)
     value = blocks.meta["val"] * launch.programs_per_row_block

@@ -6,7 +6,7 @@ candidate with the lowest predicted time, a schedule forced by name, or the sche
 
 from dataclasses import dataclass, fields, replace
 
-from fusioncc.autotune.choose import rank
+from fusioncc.autotune.choose import pick, rank
 from fusioncc.config import Options
 from fusioncc.cost_models import footprint
 from fusioncc.decision import Decision, Rejected
@@ -81,17 +81,13 @@ def _choose(
         if setting.options.on_error == "raise":
             raise IllegalScheduleError(f"{group.name}: schedule {forced!r} is illegal: {reason}")
         return LIBRARY, f"{forced} was forced but is illegal", [Rejected("forced_schedule", group.name, f"{forced}: {reason}")]
-    legal = [c for c in candidates if c.legal and c.schedule is not None and c.predicted_us is not None]
-    if not legal:
-        return LIBRARY, "no other schedule is legal", []
-    best = min(legal, key=lambda c: c.predicted_us or 0.0)
-    assert best.schedule is not None
-    return best.schedule, _reason(best, legal), []
+    best = pick(candidates)
+    return best.schedule or LIBRARY, _reason(best, candidates), []
 
 
-def _reason(best: Candidate, legal: list[Candidate]) -> str:
-    others = [c for c in legal if c is not best and c.predicted_us is not None]
-    if not others:
+def _reason(best: Candidate, candidates: tuple[Candidate, ...]) -> str:
+    others = [c for c in candidates if c.legal and c is not best and c.predicted_us is not None]
+    if not others or best.predicted_us is None:
         return "the only legal schedule"
     second = min(others, key=lambda c: c.predicted_us or 0.0)
     binds = f", bound by {best.estimate.binds}" if best.estimate is not None and best.estimate.binds else ""
