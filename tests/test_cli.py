@@ -113,7 +113,7 @@ def test_a_dump_is_the_same_in_every_process_hash_seed_and_folder(
         (["plan", "model.py:factory", "--set", "max_rank=1"], "did you mean 'max_rank_fraction'?"),
         (["plan", "model.py:factory", "--set", "max_rank_fraction"], "is not of the form NAME=VALUE"),
         (["plan", "model.py:factory", "--set", "max_rank_fraction=x"], "is not a number"),
-        (["plan", "broken.pt2"], "truncated, or not a zip file"),
+        (["plan", "broken.pt2"], "is not a torch.export archive, or a truncated one"),
         (["dump", "model.py:factory", "--out", "model.py"], "model.py is not a folder"),
         (["dump", "model.py:factory", "--out", "model.py/inside"], "Not a directory"),
     ],
@@ -137,6 +137,12 @@ def test_an_archive_asks_for_trust(folder: Path) -> None:
     trusted = run(folder, "plan", "model.pt2", "--trust")
     assert trusted.returncode == 0, trusted.stderr
     assert trusted.stdout == run(folder, "plan", "model.py:factory").stdout
+    archive = folder / "model.pt2"
+    archive.write_bytes(archive.read_bytes().replace(b"graph_module", b"graph_modulo"))
+    damaged = run(folder, "plan", "model.pt2", "--trust")
+    assert damaged.returncode == 2
+    assert damaged.stderr.startswith("fusioncc: model.pt2 cannot be loaded")
+    assert damaged.stderr.count("\n") == 1
 
 
 def test_debug_shows_where(folder: Path) -> None:
