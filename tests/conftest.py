@@ -20,6 +20,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before any test module, and therefore triton, is imported."""
     if config.getoption("markexpr") != "gpu":
         os.environ["TRITON_INTERPRET"] = "1"
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -61,24 +61,26 @@ SAVED: dict[str, Group] = {
     "saved fp32": one(Lora(dtype="fp32", saved=True)),
 }
 
+ALSO_UNSPLIT = ("rank 8", "3 rows", "grouped heads", "two branches, unequal ranks", "down and up bias", "fp32 adapters")
+"""Groups whose down product is also tried in one slice."""
 
-def schedules(value: Group, *, saved: bool = False) -> dict[str, Schedule]:
-    """Every kind, as it is and with swapped operands; a saved product is not split."""
-    kinds = {
+
+def schedules(value: Group) -> dict[str, Schedule]:
+    """Each kind once, some with swapped operands."""
+    saved = any(branch.saved for branch in value.branches)
+    return {
         "inline": inline(value, TILE, group_m=1),
         "inline swapped": inline(value, SWAPPED),
-        "split": split(value, TILE, DOWN, group_m=2),
-        "split swapped": split(value, SWAPPED, replace(DOWN, swap_operands=True)),
-        "split 4": split(value, TILE, DOWN, k_split=4),
+        "split 1": split(value, SWAPPED, replace(DOWN, swap_operands=True)),
+        **({} if saved else {"split 4": split(value, TILE, DOWN, k_split=4, group_m=2)}),
     }
-    return {name: schedule for name, schedule in kinds.items() if not (saved and name == "split 4")}
 
 
 CASES = {
     f"{name}: {kind}": Case(value, schedule)
-    for groups, saved in ((GROUPS, False), (SAVED, True))
-    for name, value in groups.items()
-    for kind, schedule in schedules(value, saved=saved).items()
+    for name, value in (GROUPS | SAVED).items()
+    for kind, schedule in schedules(value).items()
+    if kind != "split 1" or name in SAVED or name in ALSO_UNSPLIT
 }
 RELAXED = {
     f"{name}: {kind}": Case(GROUPS[name], schedule, "relaxed")
@@ -110,7 +112,7 @@ def test_relaxed_as_good_as_eager_with_rounded_adapters(name: str) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 70])
-@pytest.mark.parametrize("kind", ["inline", "inline swapped", "split", "split 4"])
+@pytest.mark.parametrize("kind", ["inline", "inline swapped", "split 4"])
 def test_symbolic_rows_differ_from_the_hint(kind: str, rows: int) -> None:
     assert_as_good_as_eager(CASES[f"symbolic rows: {kind}"], rows)
 
@@ -125,7 +127,7 @@ def low_rank_error(kind: str, tier: str) -> float:
     return error(result, truth).rms
 
 
-@pytest.mark.parametrize("kind", ["inline", "inline swapped", "split", "split 4"])
+@pytest.mark.parametrize("kind", ["inline", "inline swapped", "split 4"])
 def test_fp32_adapters_keep_fp32_accuracy(kind: str) -> None:
     """Rounding the adapters to bf16 costs about 2e-3, as the relaxed tier shows."""
     assert low_rank_error(kind, "fp32") < 1e-6
