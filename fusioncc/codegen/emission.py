@@ -80,6 +80,9 @@ def _require_schedule(context: Context, schedule: Schedule) -> None:
                 raise EmissionError(f"tile size {size} is not a power of two of at least 16")
         launched.add(pool.launch)
         if pool.role == "down":
+            unused = [context.member(down).node for down in pool.members if down not in context.downs]
+            if unused:
+                raise EmissionError(f"a down pool lists {', '.join(unused)}, which no main pool of the schedule joins")
             ready.update(pool.members)
             continue
         missing = {branch.down for branch in context.group.branches_of(pool.members[0])} - ready
