@@ -6,7 +6,7 @@ from itertools import product
 from fusioncc.cost_models.launches import Launch
 from fusioncc.cost_models.resources import accumulators, shared_bytes
 from fusioncc.device import Device
-from fusioncc.schedule import TileConfig
+from fusioncc.schedule import TileConfig, mixes_mma
 
 BLOCK_M = (16, 32, 64, 128, 256)
 BLOCK_N = (16, 32, 64, 128, 256)
@@ -46,6 +46,8 @@ def oversized(tile: TileConfig, m: int, n: int, k: int) -> str:
 def prune(launch: Launch, device: Device) -> str:
     """Why a launch cannot run well on ``device``, in words that do not depend on the config; empty if it can."""
     assert launch.pool is not None
+    if launch.body == "inline" and mixes_mma(launch.pool.tile):
+        return "warp-group and warp-level MMA in one loop (wrong results with Triton 3.6)"
     most = MAX_ACCUMULATORS[device.capability >= 90]
     if accumulators(launch) > most:
         return f"more than {most} accumulators a thread"
