@@ -30,9 +30,11 @@ class _Insertion:
     new: list[fx.Node] = field(default_factory=list)
     replaced: list[tuple[fx.Node, fx.Node]] = field(default_factory=list)
 
-    def call(self, target: Callable[..., Any], args: tuple[Any, ...], value: Any, **kwargs: Any) -> fx.Node:
+    def call(
+        self, target: Callable[..., Any], args: tuple[Any, ...], value: Any, name: str | None = None, **kwargs: Any
+    ) -> fx.Node:
         """A node with its fake value."""
-        node = self.graph.call_function(target, args, kwargs)
+        node = self.graph.create_node("call_function", target, args, kwargs, name=name)
         node.meta["val"] = value
         self.new.append(node)
         return node
@@ -139,7 +141,7 @@ def _called(
     kept = [buffer for buffer in emitted.buffers if buffer.role != "scratch"]
     values = tuple(x.new_empty(_shape(buffer, x.shape[0]), dtype=TORCH_DTYPES[buffer.dtype]) for buffer in kept)
     operands = tuple(_as_operand(insertion, lhs if o.node == group.lhs.node else insertion.by_name[o.node], o) for o in emitted.operands)
-    result = insertion.call(launcher(module), operands, values)
+    result = insertion.call(launcher(module), operands, values, name=emitted.name)
     return {
         buffer.name: insertion.call(operator.getitem, (result, at), values[at]) for at, buffer in enumerate(kept)
     }
