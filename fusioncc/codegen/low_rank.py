@@ -37,7 +37,7 @@ class LowRank:
 
     @property
     def rank(self) -> Param:
-        return constant(f"R{self.rank_tail}", self.down.n, f"{self.context.expression(self.down.weight)}.shape[1]")
+        return constant(f"R{self.rank_tail}", self.down.n)
 
     @property
     def padded(self) -> Param:

@@ -105,7 +105,7 @@ class Module:
         results = [buffer.name for buffer in self.buffers if buffer.role != "scratch"]
         body: list[str] = [
             *paragraph(
-                f'"""{", ".join(results)} from tensors in the shapes of the header (weights [K, N], any strides); '
+                f'"""{", ".join(results)} from tensors in the shapes of the header ([K, N] for weights); '
                 '``empty`` allocates."""',
                 rest="",
             ),

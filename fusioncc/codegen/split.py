@@ -21,7 +21,7 @@ def kernels(context: Context, schedule: Schedule) -> list[Kernel]:
 
 def down_kernel(context: Context, pool: Pool) -> Kernel:
     """Tiles are (row block, slice of K); each writes fp32 partial sums, or the saved product where there is one slice."""
-    branches = [next(branch for branch in context.branches if branch.down == down) for down in pool.members]
+    branches = [next(branch for branch in context.branches if branch.down == down) for down in dict.fromkeys(pool.members)]
     lows = low_ranks(context, tuple(branches), pool.tile)
     loop = KLoop(context, pool)
     width = max(context.group.k, pool.k_split * max(int(context.slices(down, 1).shape[2]) for down in pool.members))

@@ -1,6 +1,6 @@
 """Shared memory, registers and spills of emitted kernels for cards that are not here.
 
-``python tests/codegen/resources.py`` compiles the kernels of every golden module for compute capability 80, 90 and 100
+``python -m tests.codegen.resources`` compiles the kernels of every golden module for compute capability 80, 90 and 100
 and fails where a kernel does not fit or spills; ``--sweep`` prints the tiles that one would try on an H200. Needs
 triton, no GPU; must run in a process of its own, without ``TRITON_INTERPRET``.
 """
@@ -19,11 +19,8 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 from triton.compiler import ASTSource
 
-sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
-
-from cases import golden
-
 from fusioncc.codegen import EmittedModule, KernelLaunch, emit
+from tests.codegen.cases import golden
 
 SHARED_LIMIT = {80: 166912, 90: 232448, 100: 232448}
 """Largest dynamic shared memory of one program in bytes, by capability times ten (CUDA programming guide)."""

@@ -1,0 +1,110 @@
+"""Emitted kernels against fp64: they are at least as close as eager in the same dtypes, on every kind of group."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fusioncc.codegen import emit
+from fusioncc.group import Group, Output
+from fusioncc.schedule import Schedule, TileConfig
+from tests.codegen import reference
+from tests.codegen.cases import DOWN, SWAPPED, TILE, Lora, Main, group, inline, split
+
+
+def schedules(value: Group) -> dict[str, Schedule]:
+    return {
+        "inline": inline(value, TILE, group_m=2),
+        "inline_swapped": inline(value, SWAPPED),
+        "split_1": split(value, TILE, DOWN),
+        "split_3": split(value, TILE, DOWN, k_split=3, group_m=1),
+        "split_swapped_4": split(value, SWAPPED, replace(DOWN, block_m=16, swap_operands=True), k_split=4),
+    }
+
+
+KINDS = ("inline", "inline_swapped", "split_1", "split_3", "split_swapped_4")
+GROUPS: dict[str, Group] = {
+    **{f"rank_{rank}": group(33, 200, Main(136, (Lora(rank),))) for rank in (1, 4, 8, 12, 64)},
+    **{f"rows_{m}": group(m, 128, Main(128)) for m in (1, 3, 16, 33)},
+    "rows_1_of_a_symbol": group(1, 128, Main(130), symbol="s0"),
+    "many_row_blocks": group(130, 64, Main(70), symbol="s0"),
+    "gqa": group(33, 200, Main(192), Main(64), Main(64)),
+    "two_branches": group(33, 200, Main(136, (Lora(8), Lora(12, scale=0.5)))),
+    "bias": group(33, 200, Main(136, bias=True)),
+    "branch_biases": group(33, 200, Main(136, (Lora(8, down_bias=2.0, up_bias=0.5),), bias=True)),
+    "tensor_scale": group(33, 200, Main(136, (Lora(8, tensor_scale=True, scale=1.0),))),
+    "fp32_adapters": group(33, 200, Main(136, (Lora(8, dtype="fp32"),))),
+    "fp32": group(33, 200, Main(136, (Lora(8, dtype="fp32"),), dtype="fp32"), dtype="fp32"),
+    "fp32_weight": group(33, 200, Main(136, (Lora(8, dtype="fp32"),), dtype="fp32")),
+    "fp16": group(33, 200, Main(136, (Lora(8, dtype="fp16"),), dtype="fp16"), dtype="fp16"),
+    "fp16_fp32_adapters": group(33, 200, Main(136, (Lora(8, dtype="fp32"),), dtype="fp16"), dtype="fp16"),
+    "kn": group(33, 200, Main(136, layout="kn")),
+    "expanded": group(33, 200, Main(136, layout="expanded")),
+    "x_transposed": group(33, 200, Main(136), x_layout="km"),
+}
+
+
+def run(load, value: Group, schedule: Schedule, tier: str = "fp32", seed: int = 0):
+    """Results of the kernels, of eager, and exactly; scratch and outputs start as NaN."""
+    emitted = emit(value, schedule, name="module", tier=tier, why="a test")
+    module, tensors = load(emitted), reference.draw(emitted, value, seed)
+    operands = [tensors[operand] for operand in emitted.operands]
+    nan = lambda shape, **options: torch.full(shape, math.nan, **options)  # noqa: E731
+    return module.launch(*operands, empty=nan), module.eager(*operands), reference.results(value, tensors)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", GROUPS)
+def test_as_close_as_eager(load, name: str, kind: str) -> None:
+    value = GROUPS[name]
+    outputs, eager, exact = run(load, value, schedules(value)[kind])
+    slack = 2.0 if value.lhs.dtype == "fp32" else 1.1
+    assert len(outputs) == len(exact)
+    for output, plain, truth in zip(outputs, eager, exact, strict=True):
+        assert output.shape == truth.shape
+        assert output.dtype == reference.DTYPES[value.outputs[0].dtype]
+        assert reference.rms(output, truth) <= slack * reference.rms(plain.to(output.dtype), truth)
+
+
+@pytest.mark.parametrize("kind", ["inline", "inline_swapped", "split_1"])
+@pytest.mark.parametrize("lora", [Lora(12, saved=True), Lora(8, saved=True, down_bias=2.0)], ids=["plain", "biased"])
+def test_saved_down_product(load, kind: str, lora: Lora) -> None:
+    value = group(70, 200, Main(136, (lora,)))
+    outputs, eager, exact = run(load, value, schedules(value)[kind])
+    assert [tuple(output.shape) for output in outputs] == [(70, 136), (70, lora.rank)]
+    for output, plain, truth in zip(outputs, eager, exact, strict=True):
+        assert reference.rms(output, truth) <= 1.1 * reference.rms(plain, truth)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_fp32_adapters_keep_fp32_accuracy(load, dtype: str, kind: str) -> None:
+    """With an fp32 output nothing rounds to 16 bits: the error is that of fp32, far below rounding an adapter to bf16."""
+    value = group(33, 200, Main(136, (Lora(8, dtype="fp32"),), dtype=dtype), dtype=dtype)
+    value = replace(value, outputs=(Output(0, "add0", "fp32"),))
+    outputs, _, exact = run(load, value, schedules(value)[kind])
+    assert reference.rms(outputs[0], exact[0]) < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["inline", "split_3"])
+def test_relaxed_rounds_fp32_adapters(load, kind: str) -> None:
+    value = GROUPS["fp32_adapters"]
+    outputs, eager, exact = run(load, value, schedules(value)[kind], tier="relaxed")
+    assert reference.rms(outputs[0], exact[0]) <= 1.1 * reference.rms(eager[0], exact[0])
+
+
+def test_an_emitted_main_beside_one_that_is_not(load) -> None:
+    value = group(33, 200, Main(136), Main(64, branches=()))
+    schedule = Schedule("inline", inline(value, TILE).pools[:1])
+    emitted = emit(value, schedule, name="module", tier="fp32", why="a test")
+    tensors = reference.draw(emitted, value)
+    (output,) = load(emitted).launch(*tensors.values())
+    (truth,) = reference.results(value, tensors, mains=(0,))
+    assert reference.rms(output, truth) < 4e-3
+
+
+def test_large_tile_with_eight_warps(load) -> None:
+    value = group(200, 96, Main(300, (Lora(16),)))
+    outputs, eager, exact = run(load, value, inline(value, TileConfig(128, 256, 64, 8, 3)))
+    assert reference.rms(outputs[0], exact[0]) <= 1.1 * reference.rms(eager[0], exact[0])
