@@ -15,7 +15,7 @@ from fusioncc.schedule import Pool
 
 @dataclass(frozen=True)
 class MainTile:
-    """The tile ``[BLOCK_M, BLOCK_N]`` of member ``main`` that a program of ``pool`` computes (transposed when swapped)."""
+    """The tile ``[BLOCK_M, BLOCK_N]`` of member ``main`` that a program of ``pool`` computes; transposed when swapped."""
 
     context: Context
     pool: Pool
@@ -69,8 +69,7 @@ class MainTile:
 
     def vectors(self) -> Part:
         """Which tile this program computes, and its index vectors."""
-        blocks = block_constants(self.pool.tile, "N")
-        order = main_order(self.context.group, self.pool, "tl.cdiv(N, BLOCK_N)", (self.n, *blocks))
+        order = main_order(self.context.group, self.pool, self.n)
         return order + self._rows()[0] + self._cols()[0] + self.loop.vectors()
 
     def zero(self) -> Part:

@@ -1,6 +1,6 @@
 """Tile orders: how a program finds its ``row_block`` and ``col_block`` from its id."""
 
-from fusioncc.codegen.kernel import ROWS, Part, constant, part
+from fusioncc.codegen.kernel import ROWS, Param, Part, constant, part
 from fusioncc.codegen.tile import block_constants
 from fusioncc.group import Group
 from fusioncc.schedule import Pool
@@ -11,7 +11,7 @@ def one_row_block(group: Group, pool: Pool) -> bool:
     return not group.m_symbol and group.m <= pool.tile.block_m
 
 
-def main_order(group: Group, pool: Pool, n_blocks: str, params: tuple) -> Part:
+def main_order(group: Group, pool: Pool, n: Param) -> Part:
     """Grouped ordering: ``GROUP_M`` row blocks walk the columns together, so that tiles of W are reused from L2.
 
     It falls back to simpler forms of the same order: all row blocks fit in one group, or there is one row block only.
@@ -28,12 +28,12 @@ def main_order(group: Group, pool: Pool, n_blocks: str, params: tuple) -> Part:
         part("# Grouped ordering: GROUP_M row blocks walk the columns together and share W's tiles in L2.")
         + row_blocks
         + part(
-            f"group_size = GROUP_M * {n_blocks}",
+            f"group_size = GROUP_M * tl.cdiv({n.name}, BLOCK_N)",
             "first_row_block = tl.program_id(0) // group_size * GROUP_M",
             "group_rows = min(row_blocks - first_row_block, GROUP_M)",
             "row_block = first_row_block + tl.program_id(0) % group_size % group_rows",
             "col_block = tl.program_id(0) % group_size // group_rows",
-            params=(*params, constant("GROUP_M", pool.group_m)),
+            params=(n, *block_constants(pool.tile, "N"), constant("GROUP_M", pool.group_m)),
         )
     )
 

@@ -1,8 +1,9 @@
 """Groups and schedules that the codegen tests emit, by name. Plain values: no torch, no triton."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
-from fusioncc.group import Branch, Group, Member, Operand, Output
+from fusioncc.group import Branch, Group, Member, Operand, Output, Role
 from fusioncc.schedule import Pool, Schedule, TileConfig
 
 
@@ -40,7 +41,9 @@ class _Builder:
     branches: list[Branch] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
 
-    def member(self, role, n: int, k: int, name: str, layout: str, dtype: str, bias: bool, bias_scale: float = 1.0) -> int:
+    def member(
+        self, role: Role, n: int, k: int, name: str, layout: str, dtype: str, bias: bool, bias_scale: float = 1.0
+    ) -> int:
         strides = {"nk": (1, k), "kn": (n, 1), "expanded": (1, 0)}[layout]
         weight = Operand(name, (k, n), strides, dtype)
         vector = Operand(f"{name}_bias", (n,), (1,), dtype) if bias else None
@@ -48,7 +51,15 @@ class _Builder:
         return len(self.members) - 1
 
 
-def group(m: int, k: int, *mains: Main, dtype: str = "bf16", symbol: str = "", precision: str = "ieee", x_layout: str = "mk") -> Group:
+def group(
+    m: int,
+    k: int,
+    *mains: Main,
+    dtype: str = "bf16",
+    symbol: str = "",
+    precision: Literal["ieee", "tf32"] = "ieee",
+    x_layout: str = "mk",
+) -> Group:
     """The group of these main members over ``X [m, k]``."""
     build = _Builder(m, k)
     for i, main in enumerate(mains):
@@ -70,7 +81,8 @@ def group(m: int, k: int, *mains: Main, dtype: str = "bf16", symbol: str = "", p
 
 def inline(value: Group, tile: TileConfig, group_m: int = 8) -> Schedule:
     """``inline`` with one tile config for every main member."""
-    return Schedule("inline", tuple(Pool("main", (main,), tile, i, group_m=group_m) for i, main in enumerate(value.mains)))
+    pools = [Pool("main", (main,), tile, i, group_m=group_m) for i, main in enumerate(value.mains)]
+    return Schedule("inline", tuple(pools))
 
 
 def split(value: Group, tile: TileConfig, down: TileConfig, k_split: int = 1, group_m: int = 8) -> Schedule:

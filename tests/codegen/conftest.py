@@ -5,6 +5,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 from fusioncc.codegen import EmittedModule
 from tests.support import interpreter
@@ -20,6 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def load(tmp_path: Path):
     """Import an emitted module under the mended interpreter."""
     interpreter.mend()
+    torch.set_num_threads(1)  # tiles are small, and workers share the cores
 
     def load_module(module: EmittedModule) -> ModuleType:
         path = tmp_path / f"{module.name}.py"

@@ -80,7 +80,7 @@ def test_saved_down_product(load, kind: str, lora: Lora) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_fp32_adapters_keep_fp32_accuracy(load, dtype: str, kind: str) -> None:
-    """With an fp32 output nothing rounds to 16 bits: the error is that of fp32, far below rounding an adapter to bf16."""
+    """With an fp32 output nothing rounds to 16 bits: the error is fp32's, far below that of a bf16 adapter."""
     value = group(33, 200, Main(136, (Lora(8, dtype="fp32"),), dtype=dtype), dtype=dtype)
     value = replace(value, outputs=(Output(0, "add0", "fp32"),))
     outputs, _, exact = run(load, value, schedules(value)[kind])

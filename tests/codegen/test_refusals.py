@@ -47,7 +47,7 @@ REFUSED: dict[str, tuple[Group, Schedule, str, str]] = {
         "fp32",
         "another scale than the product",
     ),
-    "no down": (PLAIN, replace(inline(PLAIN, TILE), kind="split"), "fp32", "no down pool before the main pool of mm_w0"),
+    "no down": (PLAIN, replace(inline(PLAIN, TILE), kind="split"), "fp32", "no down pool before the main pool of"),
     "down of inline": (PLAIN, replace(split(PLAIN, TILE, DOWN), kind="inline"), "fp32", "a down pool has no emitted"),
     "tile": (PLAIN, inline(PLAIN, replace(TILE, block_n=48)), "fp32", "tile size 48"),
     "workers": (PLAIN, with_pool(inline(PLAIN, TILE), 0, workers=132), "fp32", "no workers"),

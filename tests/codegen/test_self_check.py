@@ -35,7 +35,8 @@ def test_a_mutation_is_caught(name: str, mutation: str, tmp_path: Path) -> None:
 def test_exit_codes_of_a_fresh_process(tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key not in ("TRITON_INTERPRET", "PYTHONPATH")}
     for path, code in ((GOLDEN / "inline_mlp.py", 0), (mutated("inline_mlp", "scale", tmp_path), 1)):
-        done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, cwd=tmp_path, env=environment)
+        command = [sys.executable, str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
         assert done.returncode == code, done.stderr
         assert len((done.stdout + done.stderr).splitlines()) == 1
 

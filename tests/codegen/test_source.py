@@ -31,7 +31,7 @@ def test_no_stale_golden() -> None:
     assert {path.stem for path in GOLDEN.glob("*.py")} == set(CASES)
 
 
-@pytest.mark.parametrize("command", [["format", "--check"], ["check", "--select", "E,F,W,I,UP"]], ids=["format", "lint"])
+@pytest.mark.parametrize("command", [["format", "--check"], ["check", "--select", "E,F,W,I,UP"]], ids=" ".join)
 def test_ruff_has_nothing_to_say(command: list[str]) -> None:
     files = sorted(map(str, GOLDEN.glob("*.py")))
     done = subprocess.run(
@@ -72,6 +72,7 @@ def test_equal_mains_share_a_function() -> None:
     assert [launch.programs(33) for launch in module.launches] == [2 * 3, 2 * 1, 2 * 3]
 
 
-def test_no_backslash_and_no_dead_branch() -> None:
-    for name in CASES:
-        assert "\\" not in emitted(name).source
+@pytest.mark.parametrize("name", CASES)
+def test_no_backslash(name: str) -> None:
+    """Torch 2.11 embeds a kernel's source in a string of its wrapper."""
+    assert "\\" not in emitted(name).source

@@ -17,7 +17,7 @@ def request() -> None:
         pytest.UsageError: triton is there already and would compile.
     """
     if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
-        raise pytest.UsageError("triton was imported before TRITON_INTERPRET=1 was set; run these tests in a process of their own")
+        raise pytest.UsageError("triton came before TRITON_INTERPRET=1; run these tests in a process of their own")
     os.environ["TRITON_INTERPRET"] = "1"
 
 

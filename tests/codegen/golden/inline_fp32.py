@@ -7,7 +7,7 @@
     a_bias   [16] fp32, strides (1,)
     b        [16, 192] fp32, strides (1, 16)
     b_bias   [192] fp32, strides (1,)
-    out      [M, 192] fp32 = x @ w + bias + 2.0 * (x @ a) @ b
+    out      [M, 192] fp32 = x @ w + bias + 2.0 * (x @ a) @ b + 0.5 * a_bias @ b + 2.0 * b_bias
 
     main_0: tile 32x64x32, 3 programs for a block of rows, 4 warps, 3 stages
 

@@ -6,7 +6,7 @@
     b        [8, 28672] bf16, strides (1, 8)
     out      [M, 28672] bf16 = x @ w + 2.0 * (x @ a) @ b
 
-    down_0: tile 64 rows x 128, 8 programs for a block of rows, 4 warps, 4 stages
+    down_0: tile 64xRPx128, 8 programs for a block of rows, 4 warps, 4 stages
     main_0: tile 64x128x64, 224 programs for a block of rows, 4 warps, 4 stages
 
 Why this schedule: A golden file.

@@ -14,7 +14,7 @@
     b_2      [16, 1024] fp32, strides (1, 16)
     out_2    [M, 1024] bf16 = x @ w_2 + 2.0 * (x @ a_2) @ b_2
 
-    down_0: tile 64 rows x 128, 4 programs for a block of rows, 4 warps, 4 stages
+    down_0: tile 64xRPx128, 4 programs for a block of rows, 4 warps, 4 stages
     main_0: tile 128x128x64, 32 programs for a block of rows, 8 warps, 3 stages
     main_0: tile 128x128x64, 8 programs for a block of rows, 8 warps, 3 stages
     main_0: tile 128x128x64, 8 programs for a block of rows, 8 warps, 3 stages

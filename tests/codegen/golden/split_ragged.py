@@ -6,7 +6,7 @@
     b        [12, 330] bf16, strides (1, 12)
     out      [M, 330] bf16 = x @ w + 2.0 * (x @ a) @ b
 
-    down_0: tile 32 rows x 64, 3 programs for a block of rows, 4 warps, 3 stages
+    down_0: tile 32xRPx64, 3 programs for a block of rows, 4 warps, 3 stages
     main_0: tile 32x64x32, 6 programs for a block of rows, 4 warps, 3 stages
 
 Why this schedule: A golden file.

@@ -6,7 +6,7 @@
     b        [16, 4096] bf16, strides (1, 16)
     out      [M, 4096] bf16 = x @ w + 2.0 * (x @ a) @ b
 
-    down_0: tile 64 rows x 128, 1 programs for a block of rows, 4 warps, 4 stages
+    down_0: tile 64xRPx128, 1 programs for a block of rows, 4 warps, 4 stages
     main_0: tile 128x256x64, 16 programs for a block of rows, 8 warps, 3 stages
 
 Why this schedule: A golden file.
