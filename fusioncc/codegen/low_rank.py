@@ -122,7 +122,7 @@ class LowRank:
         return part(load + cast, params=(self.context.pointer(f"{name}_ptr", bias), stride, *self.bounds))
 
     def join(self, cols: Axis, *, bias: bool, opens: bool) -> Part:
-        """``acc += scale * y @ b``, or ``acc =`` that when it opens the accumulator; ``bias`` adds the down member's."""
+        """``acc += scale * y @ b``, or ``acc =`` that where it ``opens``; ``bias`` adds the down member's."""
         tile = self._tile(f"b{self.tail}", self.up, (self.axis, cols), ())
         product = join_product(self.context.group, self.down.weight.dtype, self.up.weight.dtype, self.context.tier)
         joined = part(*dot(self.y, f"b{self.tail}", "acc", product, self.tile.swap_operands, opens=opens))

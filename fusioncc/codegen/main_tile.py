@@ -15,7 +15,7 @@ from fusioncc.schedule import Pool
 
 @dataclass(frozen=True)
 class MainTile:
-    """The tile ``[BLOCK_M, BLOCK_N]`` of member ``main`` that a program of ``pool`` computes; transposed when swapped."""
+    """The tile ``[BLOCK_M, BLOCK_N]`` of member ``main`` that a program of ``pool`` computes, maybe transposed."""
 
     context: Context
     pool: Pool

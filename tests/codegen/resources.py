@@ -14,7 +14,7 @@ bytes, with x, w, a, b bytes an element and RP the padded rank:
            + sum of b * RP * BM when swapped                  and y, when it is the right operand
     down   = stages * (x * BM * BK + sum of a * BK * RP)
 
-``inline`` over 16-bit adapters and ``split`` hit these exactly when the MMA is Hopper's (64 rows or more on its M side);
+    split  = stages * step + sum of b * RP * BN               operand B of the opening product
 otherwise, and always at capability 80, stages - 1 copies are kept, so the sums are upper bounds.
 """
 
