@@ -14,8 +14,8 @@ bytes, with x, w, a, b bytes an element and RP the padded rank:
            + sum of b * RP * BM when swapped                  and y, when it is the right operand
     down   = stages * (x * BM * BK + sum of a * BK * RP)
 
-    split  = stages * step + sum of b * RP * BN               operand B of the opening product
-otherwise, and always at capability 80, stages - 1 copies are kept, so the sums are upper bounds.
+None of the 216 kernels used more. At 64 rows or more, unswapped, the sums are exact (up to 12 % high for ``inline`` over
+fp32 adapters); with fewer rows the old MMA keeps stages - 1 copies, as capability 80 always does, and they are high.
 """
 
 import argparse
