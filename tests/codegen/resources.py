@@ -14,7 +14,7 @@ bytes, with x, w, a, b bytes an element and RP the padded rank:
            + sum of b * RP * BM when swapped                  and y, when it is the right operand
     down   = stages * (x * BM * BK + sum of a * BK * RP)
 
-None of the 216 kernels used more. At 64 rows or more, unswapped, the sums are exact (up to 12 % high for ``inline`` over
+No kernel of 216 used more. At 64 rows or more, unswapped, the sums are exact (up to 12 % high for ``inline`` over
 fp32 adapters); with fewer rows the old MMA keeps stages - 1 copies, as capability 80 always does, and they are high.
 """
 
