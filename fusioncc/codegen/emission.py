@@ -10,7 +10,7 @@ from fusioncc.codegen.precision import EMITTED_DTYPES, TIERS
 from fusioncc.descriptors import refusal
 from fusioncc.errors import EmissionError
 from fusioncc.group import Group, Operand
-from fusioncc.schedule import Pool, Schedule
+from fusioncc.schedule import Pool, Schedule, mixes_mma
 
 KINDS = {"inline": inline.kernels, "split": split.kernels}
 """Kinds of schedules that have an emitted form: a new kind is one more file with a ``kernels`` function."""
@@ -71,6 +71,8 @@ def _require_schedule(context: Context, schedule: Schedule) -> None:
                 f"schedule {schedule.kind!r} is emitted with one launch a pool and one main member a main pool"
             )
         _require_descriptors(context, schedule, pool)
+        if schedule.kind == "inline" and mixes_mma(pool.tile):
+            raise EmissionError("a swapped inline tile this wide would mix warp-group and warp-level MMA in one loop")
         if pool.chunk is not None or (pool.role == "main" and pool.k_split != 1):
             raise EmissionError(f"schedule {schedule.kind!r} has no chunks, and no K split of main tiles")
         for size in (pool.tile.block_m, pool.tile.block_n, pool.tile.block_k):
@@ -78,6 +80,9 @@ def _require_schedule(context: Context, schedule: Schedule) -> None:
                 raise EmissionError(f"tile size {size} is not a power of two of at least 16")
         launched.add(pool.launch)
         if pool.role == "down":
+            unused = [context.member(down).node for down in pool.members if down not in context.downs]
+            if unused:
+                raise EmissionError(f"a down pool lists {', '.join(unused)}, which no main pool of the schedule joins")
             ready.update(pool.members)
             continue
         missing = {branch.down for branch in context.group.branches_of(pool.members[0])} - ready
