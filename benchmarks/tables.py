@@ -3,8 +3,8 @@
     python benchmarks/tables.py             # rewrite what stands between the markers
     python benchmarks/tables.py --check     # exit code 1 when a text differs from its results
 
-A text asks for a table with the lines ``<!-- table: NAME -->`` and ``<!-- end of table -->``, where NAME is a result file.
-A result file holds ``card``, ``driver``, ``torch``, ``triton``, ``date``, ``command``, ``unit`` and ``rows``; a measured
+A text asks for a table with the lines ``<!-- table: NAME -->`` and ``<!-- end of table -->``; NAME is that of a result
+file, which holds ``card``, ``driver``, ``torch``, ``triton``, ``date``, ``command``, ``unit`` and ``rows``. A measured
 value of a row may have its spread beside it as ``VALUE_spread``.
 """
 
