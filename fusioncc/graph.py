@@ -32,6 +32,7 @@ VIEWS |= {aten.squeeze.dim, aten.squeeze.dims}
 PERMUTES = {aten.permute.default, aten.transpose.int, aten.t.default}
 COPIES = {aten.clone.default, aten.contiguous.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default}
 CASTS = {aten._to_copy.default, aten.to.dtype, torch.ops.prims.convert_element_type.default}
+SLICES = {aten.slice.Tensor, aten.select.int}
 PADS = {aten.constant_pad_nd.default}
 
 
@@ -89,8 +90,25 @@ def is_exact_cast(node: fx.Node) -> bool:
     before, after = tensor(node.args[0]), tensor(node)
     if before is None or after is None or before.device != after.device:
         return False
-    source, result = dtype_of(node.args[0]), dtype_of(node)
-    return source == result or (source, result) in _EXACT
+    return holds(dtype_of(node), dtype_of(node.args[0]))
+
+
+def holds(wide: str, narrow: str) -> bool:
+    """Whether every value of dtype ``narrow`` is a value of dtype ``wide``."""
+    return wide == narrow or (narrow, wide) in _EXACT
+
+
+def is_rounding(node: fx.Node) -> bool:
+    """A cast on one device between the floating dtypes of ordinary arithmetic: it may round, and changes nothing else.
+
+    Casts to integers or to 8-bit formats quantise on purpose and are not looked through.
+    """
+    if node.target not in CASTS or not isinstance(node.args[0], fx.Node):
+        return False
+    before, after = tensor(node.args[0]), tensor(node)
+    if before is None or after is None or before.device != after.device:
+        return False
+    return {dtype_of(node.args[0]), dtype_of(node)} <= {*EMITTED_DTYPES, "fp64"}
 
 
 def keeps_rows(node: fx.Node) -> bool:
@@ -126,13 +144,16 @@ def value_key(node: fx.Node) -> Any:
     """A hashable key: equal keys mean equal matrices after flattening to rows.
 
     Views that keep rows, copies and exact casts are peeled; other pure rearrangements are compared by structure, so
-    that the permute each einsum brings with it does not hide a shared input.
+    that the permute each einsum brings with it does not hide a shared input. The shape they start from is part of the
+    key: equal matrices of rows, viewed in two shapes, are permuted to different ones.
     """
     while isinstance(node, fx.Node) and (keeps_rows(node) or node.target in COPIES or is_exact_cast(node)):
         node = node.args[0]  # type: ignore[assignment]
-    if node.target in VIEWS | PERMUTES | CASTS | {aten.expand.default}:
+    source = tensor(node.args[0]) if node.args else None
+    if source is not None and node.target in VIEWS | PERMUTES | SLICES | CASTS | {aten.expand.default}:
+        shape = tuple(_expression(size) for size in source.shape)
         rest = tuple(map(_freeze, node.args[1:])) + tuple(sorted((k, _freeze(v)) for k, v in node.kwargs.items()))
-        return (str(node.target), value_key(node.args[0]), *rest)  # type: ignore[arg-type]
+        return (str(node.target), value_key(node.args[0]), shape, *rest)  # type: ignore[arg-type]
     return node
 
 

@@ -83,6 +83,15 @@ def _product(
     return Gemm(node, result, lhs, value_key(lhs), weight, m, n, k, batch, bias, addend, alpha, beta, transposed)
 
 
+def product_nodes(gemm: Gemm) -> set[fx.Node]:
+    """The op of a product, its result, and the slices between them."""
+    nodes, node = {gemm.node}, gemm.result
+    while node is not gemm.node:
+        nodes.add(node)
+        node = node.args[0]  # type: ignore[assignment]
+    return nodes
+
+
 def _is_shared_over_batch(weight: fx.Node) -> bool:
     value = tensor(weight)
     assert value is not None
