@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import fx
 
-from fusioncc.graph import PADS, aten, keeps_rows, product, same_size, tensor, value_key
+from fusioncc.graph import PADS, aten, keeps_order, product, same_size, tensor, value_key
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def _outer_product(node: fx.Node) -> Gemm | None:
     if not (same_size(x.shape[1], 1) and same_size(w.shape[0], 1)) or same_size(w.shape[1], 1):
         return None
     source: Any = column
-    while isinstance(source, fx.Node) and (keeps_rows(source) or source.target is aten.mul.Tensor):
+    while isinstance(source, fx.Node) and (keeps_order(source) or source.target is aten.mul.Tensor):
         source = source.args[0]
     if not isinstance(source, fx.Node) or source.target not in (aten.mm.default, aten.addmm.default):
         return None

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import fx
 
-from fusioncc.graph import COPIES, aten, dtype_of, holds, is_rounding, keeps_rows, product, same_size, tensor, value_key
+from fusioncc.graph import COPIES, aten, dtype_of, holds, is_rounding, keeps_order, product, same_size, tensor, value_key
 from fusioncc.passes.canonicalize import Gemm
 
 
@@ -91,10 +91,13 @@ def _sources(node: fx.Node) -> tuple[Source, ...]:
     return tuple(sources)
 
 
-def peel_scales(node: fx.Node) -> tuple[fx.Node, Scale, tuple[fx.Node, ...]]:
-    """Walk back through row-keeping views, copies, casts and scales: source, scale, nodes passed (nearest first)."""
+def peel_scales(node: fx.Node, stops: frozenset[fx.Node] = frozenset()) -> tuple[fx.Node, Scale, tuple[fx.Node, ...]]:
+    """Walk back through order-keeping views, copies, roundings and scales: source, scale, nodes passed (nearest first).
+
+    Walks no further than ``stops``: a product of rank 1 is a multiplication, and no scale.
+    """
     scale, passed = Scale(), []
-    while (step := _step(node)) is not None:
+    while node not in stops and (step := _step(node)) is not None:
         passed.append(node)
         node, factor = step
         scale = scale.times(factor)
@@ -103,7 +106,7 @@ def peel_scales(node: fx.Node) -> tuple[fx.Node, Scale, tuple[fx.Node, ...]]:
 
 def _step(node: fx.Node) -> tuple[fx.Node, Scale] | None:
     """One step back through a scale, or through a view, copy or rounding."""
-    if keeps_rows(node) or node.target in COPIES or is_rounding(node):
+    if keeps_order(node) or node.target in COPIES or is_rounding(node):
         return node.args[0], Scale()  # type: ignore[return-value]
     return scale_of(node)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from torch import fx
 
 from fusioncc.decision import Rejected
-from fusioncc.graph import COPIES, EMITTED_DTYPES, aten, dtype_of, is_exact_cast, is_rounding, keeps_rows, users_outside
+from fusioncc.graph import COPIES, EMITTED_DTYPES, aten, dtype_of, is_exact_cast, is_rounding, keeps_order, users_outside
 from fusioncc.passes.branch_rules import BranchFacts, check_branch
 from fusioncc.passes.canonicalize import Gemm, product_nodes
 from fusioncc.passes.find_branches import LowRank, Scale, peel_scales
@@ -63,7 +63,7 @@ def _grow(
     passed: list[fx.Node] = []
     while len(here.users) == 1:
         (user,) = here.users
-        if keeps_rows(user) or user.target in COPIES or is_rounding(user):
+        if keeps_order(user) or user.target in COPIES or is_rounding(user):
             passed.append(user)
             here = user
             continue
@@ -129,7 +129,7 @@ def _terms(
     node: fx.Node, scale: Scale, branches: dict[fx.Node, LowRank]
 ) -> list[tuple[Joined, set[fx.Node]]] | None:
     """A value read as a sum of branches, with the scale in front of each; None when some part is no branch."""
-    source, factor, passed = peel_scales(node)
+    source, factor, passed = peel_scales(node, frozenset(branch.up.result for branch in branches.values()))
     scale = scale.times(factor)
     up = next((branch for branch in branches.values() if branch.up.result is source), None)
     if up is not None and up.up.addend is None:
@@ -157,7 +157,7 @@ def _absorb_cast(output: fx.Node, inner: set[fx.Node]) -> fx.Node:
         if is_rounding(user) and dtype_of(user) in EMITTED_DTYPES and not is_exact_cast(user):
             inner |= {*passed, user}
             return user
-        if not keeps_rows(user):
+        if not keeps_order(user):
             break
         passed.append(user)
         here = user
