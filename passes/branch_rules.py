@@ -112,11 +112,17 @@ def single_user(facts: BranchFacts) -> Decision:
 
 
 def scale_order(facts: BranchFacts) -> Decision:
-    """A bias inside the branch meets only constant scales (its own factor is then a constant)."""
+    """A branch has a bias or a tensor scale, not both: no kernel is emitted that keeps them in order."""
     branch = facts.branch
-    behind_down = branch.on_down.tensors + facts.on_up.tensors
-    if branch.down.bias is not None and behind_down or branch.up.bias is not None and facts.on_up.tensors:
-        return Rejected("scale_order", branch.up.node.name, "a tensor scale stands behind a bias inside the branch")
+    tensors = branch.on_lhs.tensors + branch.on_down.tensors + facts.on_up.tensors
+    biased = next((gemm for gemm in (branch.down, branch.up) if gemm.bias is not None), None)
+    if tensors and biased is not None:
+        return Rejected(
+            "scale_order",
+            biased.node.name,
+            f"the branch has a bias and the tensor scale {tensors[0].name}: no kernel keeps their order",
+            "a number as scale is folded into the bias",
+        )
     if branch.down.beta != 1 or branch.up.beta != 1:
         return Rejected("scale_order", branch.up.node.name, "beta of the branch's product is not 1")
     return Accepted("scale_order")
