@@ -4,9 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from functorch.compile import make_boxed_func
+from functorch.compile import aot_module, make_boxed_func
 from torch import fx
-from torch._dynamo.backends.common import aot_autograd
 from torch._inductor.decomposition import select_decomp_table
 
 from fusioncc.capture import capture
@@ -22,7 +21,7 @@ Door = Callable[[torch.nn.Module, tuple[Any, ...]], fx.GraphModule]
 
 
 def aot(
-    model: torch.nn.Module, args: tuple[Any, ...], decompositions: Any = None, train: bool = False, dynamic: bool = False
+    model: torch.nn.Module, args: tuple[Any, ...], decompositions: Any = None, train: bool = False
 ) -> list[fx.GraphModule]:
     """The graphs AOTAutograd makes of a model: the forward, and under ``train`` the backward."""
     seen: list[fx.GraphModule] = []
@@ -31,10 +30,8 @@ def aot(
         seen.append(module)
         return make_boxed_func(module.forward)
 
-    torch._dynamo.reset()
-    backend = aot_autograd(fw_compiler=record, bw_compiler=record, decompositions=decompositions)
     with torch.set_grad_enabled(train):
-        result = torch.compile(model, backend=backend, dynamic=dynamic)(*args)
+        result = aot_module(model, fw_compiler=record, bw_compiler=record, decompositions=decompositions)(*args)
         if train:
             result.float().sum().backward()
     return seen
@@ -64,7 +61,7 @@ def inputs_of(graph: fx.Graph, seed: int = 0) -> list[Any]:
         if fake is None:
             return int(node.meta["val"])
         shape = [int(size) for size in fake.shape]
-        value = torch.randn(shape, generator=generator) / max(1, shape[-1]) ** 0.5
+        value = torch.randn(shape, generator=generator) / max(1, *shape[-1:]) ** 0.5
         if not fake.dtype.is_floating_point and not fake.dtype.is_complex:
             value = value * 5
         made = torch.empty_strided(shape, [int(stride) for stride in fake.stride()], dtype=fake.dtype)
