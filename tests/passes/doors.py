@@ -61,7 +61,7 @@ def inputs_of(graph: fx.Graph, seed: int = 0) -> list[Any]:
         if fake is None:
             return int(node.meta["val"])
         shape = [int(size) for size in fake.shape]
-        value = torch.randn(shape, generator=generator) / max(1, *shape[-1:]) ** 0.5
+        value = torch.randn(shape, generator=generator) / max([1, *shape[-1:]]) ** 0.5
         if not fake.dtype.is_floating_point and not fake.dtype.is_complex:
             value = value * 5
         made = torch.empty_strided(shape, [int(stride) for stride in fake.stride()], dtype=fake.dtype)
