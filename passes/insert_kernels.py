@@ -79,18 +79,17 @@ def _erase_unused(nodes: list[fx.Node]) -> None:
         waiting += inputs
 
 
-def _last_operand(graph: fx.Graph, by_name: dict[str, fx.Node], emitted: EmittedModule) -> fx.Node:
-    """The operand defined last: everything a kernel reads exists behind it."""
+def _place(graph: fx.Graph, by_name: dict[str, fx.Node], group: Group, emitted: EmittedModule) -> fx.Node:
+    """The node to insert before: the first product, or what follows the operand defined last if that comes later."""
     order = {node: position for position, node in enumerate(graph.nodes)}
-    return max((by_name[operand.node] for operand in emitted.operands), key=order.__getitem__)
+    first = min((by_name[member.node] for member in group.members), key=order.__getitem__)
+    last = max((by_name[operand.node] for operand in emitted.operands), key=order.__getitem__)
+    return first if order[last] < order[first] else last.next
 
 
 def _insert(insertion: _Insertion, group: Group, emitted: EmittedModule, module: ModuleType, form: str) -> None:
     graph, by_name = insertion.graph, insertion.by_name
-    last = _last_operand(graph, by_name, emitted)
-    following = last.next
-    while following.op == "placeholder":
-        following = following.next
+    following = _place(graph, by_name, group, emitted)
     with graph.inserting_before(following):
         lhs = _as_matrix(insertion, by_name[group.lhs.node], group.k)
         made = (_visible if form == "visible" else _called)(insertion, group, emitted, module, lhs)

@@ -126,12 +126,18 @@ def one_element_per_column(facts: RegionFacts) -> Decision:
 
 
 def no_barrier(facts: RegionFacts) -> Decision:
-    """No mutation and no collective stands between the first product and the sum (the kernel runs where the sum stood)."""
+    """No mutation stands before the sum, and no collective between the first product and the sum.
+
+    The kernel runs as soon as its operands exist, and copies were looked through to find X: both are sound only while no
+    tensor changes. Functional graphs write to their inputs at the end.
+    """
     positions = [facts.order[node] for node in facts.region.inner]
+    first, last = min(positions), max(positions)
     for node, position in facts.order.items():
-        if min(positions) < position < max(positions) and (is_mutation(node) or is_collective(node)):
-            what = "a mutation" if is_mutation(node) else "a collective"
-            return Rejected("no_barrier", node.name, f"{what} ({node.name}) stands between the products and their sum")
+        if position < last and is_mutation(node):
+            return Rejected("no_barrier", node.name, f"a mutation ({node.name}) stands before the sum, which may read what it changes")
+        if first < position < last and is_collective(node):
+            return Rejected("no_barrier", node.name, f"a collective ({node.name}) stands between the products and their sum")
     return Accepted("no_barrier")
 
 
