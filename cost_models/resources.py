@@ -4,6 +4,7 @@ from math import ceil
 
 from fusioncc.cost_models.launches import Launch
 from fusioncc.device import Device
+from fusioncc.schedule import TileConfig
 
 THREADS_SM = 1536
 """Resident threads of one multiprocessor that every supported card allows (Ada and consumer Blackwell: 1536)."""
@@ -14,6 +15,8 @@ RESERVED_BYTES = 1024
 OVERHEAD_REGISTERS = {True: 56, False: 104}
 """Registers of a thread beside its accumulators, with and without the warp-group MMA (which reads its operands from
 shared memory). Typical of pointer kernels compiled by Triton 3.7 for capability 90 and 80."""
+BARRIER_BYTES = 32
+"""Barriers of a pipeline through TMA, as Triton 3.7 lays them out."""
 MAX_REGISTERS = 255
 
 
@@ -58,6 +61,8 @@ def shared_bytes(launch: Launch, device: Device) -> int:
     """
     assert launch.pool is not None
     tile = launch.pool.tile
+    if tile.tma:
+        return _tma_shared_bytes(launch, tile)
     buffers = tile.num_stages - (device.capability < 90)
     padded = sum(rank.padded for rank in launch.ranks)
     if launch.body == "join":
@@ -66,6 +71,13 @@ def shared_bytes(launch: Launch, device: Device) -> int:
         beside = tile.block_k * 2 * sum(rank.padded * rank.pieces for rank in launch.ranks if rank.pieces > 1)
     output = tile.block_m * columns(launch) * (4 if launch.body == "down" else launch.x_element)
     return max(max(1, buffers) * step_bytes(launch) + beside, output)
+
+
+def _tma_shared_bytes(launch: Launch, tile: TileConfig) -> int:
+    """A persistent ``join``: operand stages, the staged output and B all at once. Exact for capability 90."""
+    padded = sum(rank.padded for rank in launch.ranks)
+    staged = tile.block_m * tile.block_n * launch.x_element
+    return tile.num_stages * step_bytes(launch) + staged + tile.block_n * padded * 2 + BARRIER_BYTES
 
 
 def occupancy(launch: Launch, device: Device) -> int:

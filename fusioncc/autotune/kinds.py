@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from fusioncc.autotune import knobs
 from fusioncc.cost_models.launches import padded_rank
+from fusioncc.descriptors import refusal
 from fusioncc.device import Device
 from fusioncc.group import Group
 from fusioncc.schedule import Pool
@@ -53,10 +54,14 @@ def _no_form(group: Group) -> str:
     return "" if group.branches else NO_BRANCH
 
 
-def _main_step(group: Group, main: int, launch: int) -> Step:
+def _main_step(group: Group, main: int, launch: int, workers: int = 0) -> Step:
+    """The tiles of one main member; with ``workers``, also persistent TMA pools of that many programs."""
+
     def pools() -> Iterator[Pool]:
         for tile in knobs.main_tiles():
             yield Pool("main", (main,), tile, launch)
+        for tile in knobs.TMA_TILES if workers else ():
+            yield Pool("main", (main,), tile, launch, workers=workers)
 
     return Step("main", (main,), pools)
 
@@ -75,8 +80,17 @@ def _split_steps(group: Group, device: Device) -> tuple[Step, ...]:
             for k_split in (1,) if saved else knobs.K_SPLIT:
                 yield Pool("down", downs, tile, 0, k_split=k_split)
 
-    mains = (_main_step(group, main, launch) for launch, main in enumerate(joined_mains(group), start=1))
+    mains = (
+        _main_step(group, main, launch, _tma_workers(group, main, device))
+        for launch, main in enumerate(joined_mains(group), start=1)
+    )
     return (Step("down", downs, pools, consumers=len(joined_mains(group))), *mains)
+
+
+def _tma_workers(group: Group, main: int, device: Device) -> int:
+    """Programs of a persistent pool, one a multiprocessor; 0 where the member has no TMA form on ``device``."""
+    tma = device.capability >= knobs.TMA_CAPABILITY and not refusal(group, main)
+    return device.multiprocessors if tma else 0
 
 
 KINDS: dict[str, Kind] = {

@@ -20,13 +20,28 @@ MAX_ACCUMULATORS = {True: 144, False: 128}
 MIN_ACCUMULATORS = 4
 """Fewer leave most of a warp's MMA idle."""
 SWAP_ROWS = 16
-"""Row blocks up to this are computed transposed: N becomes the M side of the MMA."""
+"""Row blocks up to this may be computed transposed: N becomes the M side of the MMA."""
+SWAP_IN_PIECES = "swapped tiles with adapters in pieces miscompile on Hopper"
+"""Seen on an H200 (Triton 3.6): wrong results where an fp32 adapter enters a transposed 16-bit tile in pieces."""
+
+
+TMA_TILES = (
+    TileConfig(128, 256, 64, 8, 3, tma=True),
+    TileConfig(256, 128, 64, 8, 3, tma=True),
+    TileConfig(128, 128, 64, 4, 4, tma=True),
+    TileConfig(128, 128, 64, 8, 4, tma=True),
+    TileConfig(64, 256, 64, 4, 4, tma=True),
+)
+"""Main tiles through TMA descriptors that came near the vendor GEMM on an H200, with a low-rank join."""
+TMA_CAPABILITY = 90
+"""First compute capability with TMA, times ten."""
 
 
 def main_tiles() -> Iterator[TileConfig]:
-    """Every main tile config, in a fixed order."""
-    for m, n, k, warps, stages in product(BLOCK_M, BLOCK_N[1:], BLOCK_K, WARPS, STAGES):
-        yield TileConfig(m, n, k, warps, stages, swap_operands=m <= SWAP_ROWS)
+    """Every main tile config with pointer loads, in a fixed order; few rows in both orientations."""
+    for m, n, k, warps, stages in product(BLOCK_M, BLOCK_N, BLOCK_K, WARPS, STAGES):
+        for swap in (True, False) if m <= SWAP_ROWS else (False,):
+            yield TileConfig(m, n, k, warps, stages, swap_operands=swap)
 
 
 def down_tiles(columns: int) -> Iterator[TileConfig]:
@@ -46,6 +61,8 @@ def oversized(tile: TileConfig, m: int, n: int, k: int) -> str:
 def prune(launch: Launch, device: Device) -> str:
     """Why a launch cannot run well on ``device``, in words that do not depend on the config; empty if it can."""
     assert launch.pool is not None
+    if launch.pool.tile.swap_operands and any(rank.pieces > 1 for rank in launch.ranks):
+        return SWAP_IN_PIECES
     most = MAX_ACCUMULATORS[device.capability >= 90]
     if accumulators(launch) > most:
         return f"more than {most} accumulators a thread"
