@@ -15,22 +15,28 @@ L2_RESIDENT = 0.8
 """Fraction of the L2 that a tensor may fill and still be found there by the next kernel. Assumed (hashing, other
 data)."""
 
-L2_SM_SHARE = 1.8
+L2_SM_SHARE = 1.4
 """What one multiprocessor can draw from the L2, as a multiple of its fair share. Assumed: 64 bytes a clock of its
 own."""
 
-LOAD_LATENCY_US = 0.8
+LOAD_LATENCY_US = 0.18
 """Time of a load that misses the L2 when the memory is busy, us. Assumed."""
 
-STEP_US = 0.015
+STEP_US = 0.005
 """Barriers and address arithmetic of one K step that the MMA does not hide, us. Assumed, about 25 clocks."""
 
-OVERLAP_LEAK = 0.02
+OVERLAP_LEAK = 0.03
 """Fraction of the terms that do not bind which still shows. Assumed; ranks tiles that are bound alike."""
 
 GEMM_RAMP_US = 2.5
 """Filling the pipeline and draining the last stores of a GEMM kernel, us. Fitted: GEMM alone, N = 4096, 11.9 us for
 33.5 MB."""
+
+EMITTED_RAMP_US = 1.5
+"""The same for an emitted main tile, us. Fitted on the sweep."""
+
+DOWN_RAMP_US = 0.33
+"""The same for a down kernel, with its short loops and small stores, us. Fitted on the sweep."""
 
 SHALLOW_RAMP_US = 1.5
 """The same for a vendor GEMM of one or two K steps (an up product), us. Fitted: torch.compile at M = 1 and 16."""
@@ -38,48 +44,51 @@ SHALLOW_RAMP_US = 1.5
 POINTWISE_RAMP_US = 0.5
 """The same for an elementwise kernel, us. Fitted: eager less GEMM alone at M = 1."""
 
-SKINNY_GEMM_US = 7.0
+SKINNY_GEMM_US = 8.0
 """Floor of a vendor GEMM with a narrow side and a deep K, us. Measured 7 to 10 "whatever its size"."""
 
 SKINNY_N = 128
 """Columns up to which the floor applies. Highest rank in use."""
 
-SLICE_US = 0.1
-"""One more slice of partial sums read by every tile of the consumer, us. Fitted: split at M = 16 takes 62.7."""
+JOIN_US = 1.3
+"""Opening an accumulator with the joined product before the K loop can start, us. Fitted: split main over inline main at
+64 rows."""
 
-INLINE_STREAM = 0.89
+SLICE_US = 0.1
+"""One more slice of partial sums read by every tile of the consumer, us. Measured: 32 slices pay at one row."""
+
+INLINE_STREAM = 0.8
 """Streaming rate of a kernel with a second operand stream over one without. Measured: 56.3 against 62.6 us at M =
 16."""
 
 INLINE_MIN_COLUMNS = 32
 """Columns of MMA work that X@A takes at least in an inline tile. Fitted: M = 256, 133 us where split takes 108."""
 
-SINGLE_ROW_JOIN_US = 5.0
-"""Extra latency of joining a branch at M = 1, us. Fitted: inline 67.4 against 62.6 at M = 16, split 65.6 against
-62.7."""
-
 EMITTED_MMA = {
-    (16, 32): 0.35,
-    (16, 64): 0.45,
-    (16, 128): 0.50,
-    (16, 256): 0.50,
-    (32, 32): 0.45,
-    (32, 64): 0.50,
-    (32, 128): 0.55,
-    (32, 256): 0.60,
+    (16, 32): 0.31,
+    (16, 64): 0.39,
+    (16, 128): 0.39,
+    (16, 256): 0.45,
+    (32, 32): 0.60,
+    (32, 64): 0.95,
+    (32, 128): 0.73,
+    (32, 256): 0.73,
     (64, 64): 0.60,
-    (64, 128): 0.70,
+    (64, 128): 0.74,
     (64, 256): 0.78,
-    (128, 128): 0.84,
-    (128, 256): 0.97,
+    (128, 128): 0.86,
+    (128, 256): 0.88,
 }
-"""Fraction of the card's MMA rate that a pointer-load tile reaches, by (short, long) side. The largest: a public
-fused LoRA kernel takes 1.02 of the vendor GEMM's time at 8192 rows. The others are assumed, falling with the area."""
+"""Fraction of the card's MMA rate that a pointer-load tile reaches, by (short, long) side. Fitted on the sweep; a wave
+that does not fill the card shows in it too, so that it does not simply rise with the area."""
+
+EMITTED_TMA = {(64, 256): 0.80, (128, 128): 0.90, (128, 256): 1.0}
+"""The same for persistent tiles through TMA descriptors. Fitted: 2048 and 8192 rows."""
 
 TWO_STAGES = 0.92
 """Factor on the MMA rate of a K loop with two stages: one load in flight, exposed behind every MMA. Assumed."""
 
-NO_WGMMA = 0.6
+NO_WGMMA = 0.42
 """Factor on a Hopper tile whose MMA rows are fewer than 64 (it falls back to the warp-level MMA). Assumed."""
 
 VENDOR_MMA = {(128, 256): 1.0, (256, 128): 1.0, (128, 128): 0.92, (64, 256): 0.85, (64, 128): 0.72, (64, 64): 0.5}

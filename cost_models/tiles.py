@@ -33,7 +33,8 @@ def mma_fraction(launch: Launch, device: Device) -> float:
         return c.FMA_RATE
     tile = launch.pool.tile
     short, long = sorted((max(tile.block_m, 16), max(columns(launch), 16)))
-    fraction = c.EMITTED_MMA[min(short, 128), min(max(long, 32), 256)]
+    table = c.EMITTED_TMA if tile.tma else c.EMITTED_MMA
+    fraction = table[min(short, 128), min(max(long, 32), 256)]
     fraction *= c.TWO_STAGES if tile.num_stages <= 2 else 1.0
     return fraction * (c.NO_WGMMA if device.capability == 90 and not warp_group_mma(launch, device) else 1.0)
 
@@ -66,7 +67,8 @@ def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | No
 
     tile_l2 = steps * step_bytes(launch, min(launch.m, tile.block_m))
     l2_per_us = device.l2_gbps * 1e3
-    stream = c.INLINE_STREAM if launch.body == "inline" else 1.0
+    narrow = launch.body == "inline" and device.capability == 90 and not warp_group_mma(launch, device)
+    stream = c.INLINE_STREAM if narrow else 1.0
     l2 = tiles * tile_l2 / l2_per_us / stream
     bytes_ = traffic(launch, warm, device, tile.block_m, launch.pool.group_m)
     dram = bytes_.dram_us(device) / stream
@@ -77,14 +79,12 @@ def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | No
     quantised = max(fluid, busiest * tile_mma, drawn)
     chain = ceil(spread / resident) * steps * c.LOAD_LATENCY_US / max(1, tile.num_stages - 1)
     leak = c.OVERLAP_LEAK * (dram + l2 + mma + chain - max(fluid, chain))
-    join = (c.SLICE_US * launch.slices if launch.body == "join" else 0.0) + (
-        c.SINGLE_ROW_JOIN_US if launch.m == 1 and not down else 0.0
-    )
+    join = c.JOIN_US + c.SLICE_US * launch.slices if launch.body == "join" else 0.0
     return Cost(
         dram=dram,
         l2=l2,
         mma=mma,
-        latency=c.GEMM_RAMP_US + max(0.0, chain - quantised) + join + leak,
+        latency=(c.DOWN_RAMP_US if down else c.EMITTED_RAMP_US) + max(0.0, chain - quantised) + join + leak,
         launch=device.launch_us,
         tail=quantised - fluid,
         dram_bytes=bytes_.dram,

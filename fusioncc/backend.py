@@ -18,6 +18,7 @@ from fusioncc.fusion_pass import FusionPass
 from fusioncc.plan import SCHEMA, Plan
 from fusioncc.records import current_plans
 from fusioncc.runtime.executor import profile, runnable
+from fusioncc.runtime.scratch import with_descriptors
 from fusioncc.seam import attempt
 
 Compiled = Callable[..., Any]
@@ -88,7 +89,7 @@ def _inductor_rest(
     if fusion is not None:
         fusion.then = patches.get("post_grad_custom_pre_pass", config.post_grad_custom_pre_pass)
         patches = {**patches, "post_grad_custom_pre_pass": fusion}
-    return compile_fx(gm, example_inputs, config_patches=patches or None)  # type: ignore[no-any-return]
+    return with_descriptors(compile_fx(gm, example_inputs, config_patches=patches or None))
 
 
 def _eager_rest(

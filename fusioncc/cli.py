@@ -1,6 +1,8 @@
 """The ``fusioncc`` command. A user's mistake is one line on stderr and exit code 2; ``--debug`` shows the traceback."""
 
+import logging
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -156,4 +158,6 @@ def main() -> None:
     """Entry point of the command."""
     if "--debug" not in sys.argv:
         sys.excepthook = report_bug
+        logging.disable()  # torch logs tracebacks of errors that are reported here in one line
+        warnings.simplefilter("ignore", FutureWarning)  # of the libraries that models are made with
     typer.main.get_command(app)()  # app() itself would replace the hook

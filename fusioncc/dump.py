@@ -27,8 +27,8 @@ def write(planned: Planned, folder: Path) -> list[Path]:
     for stale in earlier_kernels(folder) - files.keys():
         (folder / stale).unlink(missing_ok=True)
     files |= {
-        Path("before.txt"): planned.before,
-        Path("after.txt"): planned.after,
+        Path("before.txt"): without_folders(planned.before),
+        Path("after.txt"): without_folders(planned.after),
         Path("decisions.md"): decisions(planned.plan),
         Path(PLAN): planned.plan.to_json(),
     }
@@ -49,3 +49,8 @@ def earlier_kernels(folder: Path) -> set[Path]:
     except PlanError as error:
         raise TargetError(f"{path} was not written by this version of fusioncc; choose another folder") from error
     return {Path("kernels") / f"{group.kernel}.py" for group in plan.groups if re.fullmatch(r"\w+", group.kernel)}
+
+
+def without_folders(graph: str) -> str:
+    """A graph as readable code whose "File" comments name files without folders: the same bytes from any folder."""
+    return re.sub(r"(?m)^(\s*# File: ).*[/\\]([^/\\:]+:\d+ in )", r"\1\2", graph)

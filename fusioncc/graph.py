@@ -195,6 +195,19 @@ def is_aligned(node: fx.Node) -> bool:
     return is_static(offset) and int(offset) * value.element_size() % 16 == 0
 
 
+def rows_may_be_padded(node: fx.Node) -> bool:
+    """Whether Inductor may store an intermediate with longer rows than it has elements (comprehensive padding).
+
+    It pads strides over 1024 elements that are no multiple of 128 bytes; inputs of the graph stay as they are.
+    """
+    while node.target in VIEWS | PERMUTES | {aten.expand.default}:
+        node = node.args[0]  # type: ignore[assignment]
+    value = tensor(node)
+    if value is None or node.op in ("placeholder", "get_attr"):
+        return False
+    return any(is_static(s) and s > 1024 and int(s) * value.element_size() % 128 for s in value.stride())
+
+
 def is_mutation(node: fx.Node) -> bool:
     """Whether a node writes to one of its arguments."""
     target = node.target

@@ -17,7 +17,7 @@ from fusioncc.passes.find_branches import find_branches
 from fusioncc.passes.find_groups import Found, find_groups
 from fusioncc.passes.find_regions import find_regions
 from fusioncc.passes.insert_kernels import insert_kernels
-from fusioncc.passes.plan_groups import LIBRARY, Setting, plan_groups
+from fusioncc.passes.plan_groups import Setting, as_library, plan_groups
 from fusioncc.plan import SCHEMA, GroupPlan, Plan
 from fusioncc.runtime.build import build
 from fusioncc.runtime.load import load
@@ -66,9 +66,10 @@ def draft(graph: fx.Graph, setting: Setting) -> Drafted:
     if setting.given is not None and setting.given.fingerprint != mark:
         raise PlanError(f"the plan was made for another graph (fingerprint {setting.given.fingerprint}, this graph has {mark})")
     planned, unmet = plan_groups(found.groups, setting)
-    planned, modules = emit_groups(planned)
-    notes = _notes(planned, setting)
-    return Drafted(Plan(SCHEMA, setting.device.name, mark, planned, found.rejections + unmet, notes), modules)
+    emitted = emit_groups(planned, setting.options.on_error)
+    rejections = found.rejections + unmet + emitted.rejections
+    notes = _notes(emitted.groups, setting)
+    return Drafted(Plan(SCHEMA, setting.device.name, mark, emitted.groups, rejections, notes), emitted.modules)
 
 
 def rewrite(graph: fx.Graph, setting: Setting, form: str) -> Plan:
@@ -95,9 +96,7 @@ def rewrite(graph: fx.Graph, setting: Setting, form: str) -> Plan:
                 raise
             warn(f"{planned.name}: {one_line(error)}; the group is left as it was")
             rejections.append(Rejected("build", planned.name, str(error)))
-            done.append(
-                replace(planned, schedule=LIBRARY, why="the kernel did not build", tier="eager", kernel="", after=planned.before)
-            )
+            done.append(as_library(planned, "the kernel did not build"))
             continue
         inserted.append((planned, emitted, module))
         done.append(replace(planned, insertion=form))

@@ -142,8 +142,9 @@ def describe_schedule(schedule: Schedule) -> str:
 
 
 def describe_pools(schedule: Schedule) -> str:
-    """Every pool of the schedule, with the knobs that differ from their defaults."""
-    return "; ".join(map(describe_pool, schedule.pools))
+    """Every pool of the schedule with its tile and the knobs that are in use; equal pools are counted."""
+    alike_pools = alike(map(describe_pool, schedule.pools), lambda text: text)
+    return "; ".join(texts[0] if len(texts) == 1 else f"{len(texts)} times {texts[0]}" for texts in alike_pools)
 
 
 def describe_pool(pool: Pool) -> str:

@@ -27,6 +27,19 @@ class TileConfig:
     """Move tiles through TMA descriptors (Hopper on); the pool is persistent and names its ``workers``."""
 
 
+WARP_GROUP_ROWS = 64
+"""Rows from which Triton uses Hopper's warp-group MMA."""
+
+
+def mixes_mma(tile: TileConfig) -> bool:
+    """Whether an inline loop in this tile multiplies X by W on warp groups and X by A on single warps.
+
+    Triton 3.6 then overwrites the shared X tile while the warp-group MMA still reads it: results vary from run to run
+    (measured on an H200, bf16, ``block_n`` 128 and 256, ``block_k`` 64). A swapped tile puts the rank on the row side.
+    """
+    return tile.swap_operands and tile.block_n >= WARP_GROUP_ROWS
+
+
 @dataclass(frozen=True)
 class Pool:
     """The tiles of ``members`` (indices, all of one role) in one tile shape; pools of one ``launch`` share a kernel."""

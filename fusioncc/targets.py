@@ -15,6 +15,8 @@ from fusioncc.errors import TargetError, UntrustedArchiveError
 from fusioncc.seam import translated
 
 FORMS = "x.pt2, file.py:factory or package.module:factory"
+PROGRAM_MEMBERS = ("/archive_format", "serialized_exported_program.json")
+"""One of these is in every archive: since torch 2.8, and before."""
 RETURNS = "(module, args) or (module, args, kwargs)"
 
 
@@ -52,13 +54,22 @@ def load_archive(path: Path, trust: bool) -> Target:
     """The program in a ``torch.export`` archive and the example inputs that were saved with it."""
     if not path.is_file():
         raise TargetError(f"{path}: no such file")
-    if not zipfile.is_zipfile(path):
-        raise TargetError(f"{path} is not a torch.export archive: it is truncated, or not a zip file")
+    if not is_archive(path):
+        raise TargetError(f"{path} is not a torch.export archive, or a truncated one")
     if not trust:
         raise UntrustedArchiveError(f"{path}: loading an archive can run code from it; if you trust it, add --trust")
     program = translated(f"{path} cannot be loaded", lambda: torch.export.load(path), TargetError)
     args, kwargs = program.example_inputs or ((), {})
     return Target(program, tuple(args), dict(kwargs))
+
+
+def is_archive(path: Path) -> bool:
+    """Whether ``path`` lists the members of an exported program; an archive cut short may end in a smaller, inner zip."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith(PROGRAM_MEMBERS) for name in archive.namelist())
+    except zipfile.BadZipFile:
+        return False
 
 
 def load_file(path: Path) -> ModuleType:

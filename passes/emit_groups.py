@@ -1,31 +1,51 @@
 """Emit groups: the Triton module of every group whose schedule has one; equal groups share a module's text and name."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fusioncc.codegen import emit
 from fusioncc.codegen.launch import EmittedModule
+from fusioncc.decision import Rejected
+from fusioncc.errors import EmissionError
+from fusioncc.passes.plan_groups import as_library
 from fusioncc.plan import GroupPlan
 
 
-def emit_groups(groups: tuple[GroupPlan, ...]) -> tuple[tuple[GroupPlan, ...], dict[str, EmittedModule]]:
-    """The groups with the names of their kernels filled in, and the module of each emitted group by group name.
+@dataclass(frozen=True)
+class Emitted:
+    """Groups with their kernels named, the module of each emitted group (by group name), and what had no form."""
+
+    groups: tuple[GroupPlan, ...]
+    modules: dict[str, EmittedModule]
+    rejections: tuple[Rejected, ...]
+
+
+def emit_groups(groups: tuple[GroupPlan, ...], on_error: str) -> Emitted:
+    """Emit every group; one whose schedule turns out to have no emitted form goes back to ``library``.
 
     Raises:
-        EmissionError: a schedule that was judged legal has no emitted form for its group.
+        EmissionError: that happened, and ``on_error`` is ``raise``.
     """
     names: dict[Any, str] = {}
-    emitted: dict[str, EmittedModule] = {}
-    done = []
+    modules: dict[str, EmittedModule] = {}
+    done, rejections = [], []
     for planned in groups:
         if planned.schedule.kind == "library":
             done.append(planned)
             continue
         key = (planned.group.signature(), planned.schedule, planned.tier, planned.why)
         name = names.setdefault(key, _name(len(names), planned))
-        emitted[planned.name] = emit(planned.group, planned.schedule, name=name, tier=planned.tier, why=planned.why)
+        try:
+            emitted = emit(planned.group, planned.schedule, name=name, tier=planned.tier, why=planned.why)
+        except EmissionError as error:
+            if on_error == "raise":
+                raise
+            rejections.append(Rejected("emission", planned.name, str(error)))
+            done.append(as_library(planned, "the schedule has no emitted form"))
+            continue
+        modules[planned.name] = emitted
         done.append(replace(planned, kernel=name))
-    return tuple(done), emitted
+    return Emitted(tuple(done), modules, tuple(rejections))
 
 
 def _name(index: int, planned: GroupPlan) -> str:

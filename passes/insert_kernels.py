@@ -7,6 +7,7 @@ schedules as a user-defined Triton kernel (no opaque call, no clone). ``call``: 
 
 import operator
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from torch import fx
 
 from fusioncc.codegen.launch import Arg, Buffer, EmittedModule, KernelLaunch, M
-from fusioncc.graph import TORCH_DTYPES, aten, is_static, tensor
+from fusioncc.graph import TORCH_DTYPES, aten, is_mutation, is_static, tensor
 from fusioncc.group import Group, Operand
 from fusioncc.runtime.build import tuned
 from fusioncc.runtime.interpreter import launcher
@@ -30,9 +31,11 @@ class _Insertion:
     new: list[fx.Node] = field(default_factory=list)
     replaced: list[tuple[fx.Node, fx.Node]] = field(default_factory=list)
 
-    def call(self, target: Callable[..., Any], args: tuple[Any, ...], value: Any, **kwargs: Any) -> fx.Node:
+    def call(
+        self, target: Callable[..., Any], args: tuple[Any, ...], value: Any, name: str | None = None, **kwargs: Any
+    ) -> fx.Node:
         """A node with its fake value."""
-        node = self.graph.call_function(target, args, kwargs)
+        node = self.graph.create_node("call_function", target, args, kwargs, name=name)
         node.meta["val"] = value
         self.new.append(node)
         return node
@@ -43,22 +46,37 @@ def insert_kernels(
 ) -> None:
     """Replace the regions of ``groups`` in ``graph``, all or none; ``form`` is ``visible`` or ``call``."""
     by_name = {node.name: node for node in graph.nodes}
-    insertions: list[_Insertion] = []
-    try:
-        for group, emitted, module in groups:
-            insertion = _Insertion(graph, by_name)
-            insertions.append(insertion)
+    insertions = [_Insertion(graph, by_name) for _ in groups]
+    with ExitStack() as undo:
+        undo.callback(_erase_new, insertions)
+        for insertion, (group, emitted, module) in zip(insertions, groups, strict=True):
             _insert(insertion, group, emitted, module, form)
-    except BaseException:
-        for node in reversed([node for insertion in insertions for node in insertion.new]):
-            graph.erase_node(node)
-        raise
+        undo.pop_all()
     for insertion in insertions:
         for old, new in insertion.replaced:
             old.replace_all_uses_with(new)
-    if insertions:
-        _restore_order(graph)
-        graph.eliminate_dead_code()
+    _restore_order(graph)
+    _erase_unused([old for insertion in insertions for old, _ in insertion.replaced])
+
+
+def _erase_new(insertions: list[_Insertion]) -> None:
+    """Take back every new node."""
+    for node in reversed([node for insertion in insertions for node in insertion.new]):
+        node.graph.erase_node(node)
+
+
+def _erase_unused(nodes: list[fx.Node]) -> None:
+    """Erase replaced nodes that nothing reads any more, and what only they read. Nothing else of the graph is touched."""
+    waiting = list(nodes)
+    erased: set[fx.Node] = set()
+    while waiting:
+        node = waiting.pop()
+        if node in erased or node.users or node.op != "call_function" or is_mutation(node):
+            continue
+        inputs = node.all_input_nodes
+        node.graph.erase_node(node)
+        erased.add(node)
+        waiting += inputs
 
 
 def _last_operand(graph: fx.Graph, by_name: dict[str, fx.Node], emitted: EmittedModule) -> fx.Node:
@@ -139,7 +157,7 @@ def _called(
     kept = [buffer for buffer in emitted.buffers if buffer.role != "scratch"]
     values = tuple(x.new_empty(_shape(buffer, x.shape[0]), dtype=TORCH_DTYPES[buffer.dtype]) for buffer in kept)
     operands = tuple(_as_operand(insertion, lhs if o.node == group.lhs.node else insertion.by_name[o.node], o) for o in emitted.operands)
-    result = insertion.call(launcher(module), operands, values)
+    result = insertion.call(launcher(module), operands, values, name=emitted.name)
     return {
         buffer.name: insertion.call(operator.getitem, (result, at), values[at]) for at, buffer in enumerate(kept)
     }
@@ -221,9 +239,11 @@ def _launch_node(
 
 
 def _programs(insertion: _Insertion, launch: KernelLaunch, rows: Any, rows_node: Any) -> Any:
-    """``ceil(M / block_m) * programs_per_row_block`` as a number, or as nodes when M is symbolic."""
+    """Programs as a number, or as nodes when M is symbolic (persistent programs without a tile just end)."""
     if isinstance(rows_node, int):
         return launch.programs(rows_node)
+    if launch.workers is not None:
+        return launch.workers
     padded = insertion.call(operator.add, (rows_node, launch.block_m - 1), rows + launch.block_m - 1)
     blocks = insertion.call(operator.floordiv, (padded, launch.block_m), (rows + launch.block_m - 1) // launch.block_m)
     value = blocks.meta["val"] * launch.programs_per_row_block

@@ -45,6 +45,11 @@ def plan_groups(groups: tuple[Group, ...], setting: Setting) -> tuple[tuple[Grou
     return tuple(planned), tuple(rejections)
 
 
+def as_library(planned: GroupPlan, why: str) -> GroupPlan:
+    """The group left as it was, because of ``why``."""
+    return replace(planned, schedule=LIBRARY, why=why, tier="eager", kernel="", insertion="", after=planned.before)
+
+
 def tier_of(schedule: Schedule, options: Options) -> str:
     """Rounding tier of a schedule under the user's ceiling: vendor GEMMs round as eager does."""
     return "eager" if schedule.kind == "library" else options.numerics

@@ -17,6 +17,7 @@ from fusioncc.graph import (
     is_mutation,
     is_static,
     product,
+    rows_may_be_padded,
     same_size,
     size_hint,
     storage_of,
@@ -85,10 +86,17 @@ def layout(facts: RegionFacts) -> Decision:
     lhs = tensor(facts.lhs)
     if lhs is None or not (lhs.is_contiguous() or (lhs.dim() == 2 and all(map(is_static, lhs.stride())))):
         return Rejected("layout", facts.lhs.name, "X is not a matrix with static strides, nor contiguous")
-    for node in facts.operands():
+    for node in (facts.lhs, *facts.operands()):
         value = tensor(node)
         if value is not None and value.dim() >= 2 and storage_of(node) is None:
             return Rejected("layout", node.name, "strides are symbolic")
+        if value is not None and value.dim() >= 2 and rows_may_be_padded(node):
+            return Rejected(
+                "layout",
+                node.name,
+                f"Inductor may pad the rows of this intermediate ({value.shape[-1]} {dtype_of(node)} elements), so its strides are not known",
+                "a multiple of 128 bytes is never padded",
+            )
     if not tensor(facts.region.output).is_contiguous():  # type: ignore[union-attr]
         return Rejected("layout", facts.region.output.name, "the sum is not stored row by row, and later ops may rely on its strides")
     return Accepted("layout")

@@ -111,7 +111,7 @@ def test_a_dtype_without_a_rate_falls_back_to_library() -> None:
 
 def test_a_gain_within_the_error_of_the_model_stays_library() -> None:
     library = Candidate("library", True, "", 100.0)
-    assert pick((Candidate("inline", True, "", 98.0), library)).kind == "library"
+    assert pick((Candidate("inline", True, "", 99.0), library)).kind == "library"
     assert pick((Candidate("inline", True, "", 96.0), library)).kind == "inline"
 
 

@@ -17,7 +17,7 @@ from fusioncc.device import Device
 from fusioncc.group import Group
 from fusioncc.schedule import Candidate, Estimate, Pool, Schedule
 
-MIN_GAIN = 0.03
+MIN_GAIN = 0.015
 """An emitted schedule must be predicted this much faster than ``library``: less is within the model's error."""
 
 

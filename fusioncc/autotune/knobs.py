@@ -6,7 +6,7 @@ from itertools import product
 from fusioncc.cost_models.launches import Launch
 from fusioncc.cost_models.resources import accumulators, shared_bytes
 from fusioncc.device import Device
-from fusioncc.schedule import TileConfig
+from fusioncc.schedule import TileConfig, mixes_mma
 
 BLOCK_M = (16, 32, 64, 128, 256)
 BLOCK_N = (16, 32, 64, 128, 256)
@@ -21,13 +21,9 @@ MIN_ACCUMULATORS = 4
 """Fewer leave most of a warp's MMA idle."""
 SWAP_ROWS = 16
 """Row blocks up to this may be computed transposed: N becomes the M side of the MMA."""
-SWAP_IN_PIECES = "swapped tiles with adapters in pieces miscompile on Hopper"
-"""Seen on an H200 (Triton 3.6): wrong results where an fp32 adapter enters a transposed 16-bit tile in pieces."""
-
 
 TMA_TILES = (
     TileConfig(128, 256, 64, 8, 3, tma=True),
-    TileConfig(256, 128, 64, 8, 3, tma=True),
     TileConfig(128, 128, 64, 4, 4, tma=True),
     TileConfig(128, 128, 64, 8, 4, tma=True),
     TileConfig(64, 256, 64, 4, 4, tma=True),
@@ -61,8 +57,8 @@ def oversized(tile: TileConfig, m: int, n: int, k: int) -> str:
 def prune(launch: Launch, device: Device) -> str:
     """Why a launch cannot run well on ``device``, in words that do not depend on the config; empty if it can."""
     assert launch.pool is not None
-    if launch.pool.tile.swap_operands and any(rank.pieces > 1 for rank in launch.ranks):
-        return SWAP_IN_PIECES
+    if launch.body == "inline" and mixes_mma(launch.pool.tile):
+        return "warp-group and warp-level MMA in one loop (wrong results with Triton 3.6)"
     most = MAX_ACCUMULATORS[device.capability >= 90]
     if accumulators(launch) > most:
         return f"more than {most} accumulators a thread"

@@ -53,8 +53,8 @@ class Context:
                 add(self.member(branch.down).bias, f"a_bias{tail}")
                 add(self.member(branch.up).weight, f"b{tail}")
                 add(self.member(branch.up).bias, f"b_bias{tail}")
-                for index, scale in enumerate(branch.scale_tensors):
-                    add(scale, f"scale{tail}{self.tail(index, branch.scale_tensors)}")
+                for scale in branch.scale_tensors:
+                    add(scale, f"scale{tail}{self.tail(scale, branch.scale_tensors)}")
         return names
 
     def expression(self, operand: Operand) -> str:

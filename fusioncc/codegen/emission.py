@@ -7,9 +7,10 @@ from fusioncc.codegen.context import Context, mains_of, padded_rank
 from fusioncc.codegen.launch import Buffer, EmittedModule
 from fusioncc.codegen.module import Module
 from fusioncc.codegen.precision import EMITTED_DTYPES, TIERS
+from fusioncc.descriptors import refusal
 from fusioncc.errors import EmissionError
 from fusioncc.group import Group, Operand
-from fusioncc.schedule import Schedule
+from fusioncc.schedule import Pool, Schedule, mixes_mma
 
 KINDS = {"inline": inline.kernels, "split": split.kernels}
 """Kinds of schedules that have an emitted form: a new kind is one more file with a ``kernels`` function."""
@@ -69,13 +70,19 @@ def _require_schedule(context: Context, schedule: Schedule) -> None:
             raise EmissionError(
                 f"schedule {schedule.kind!r} is emitted with one launch a pool and one main member a main pool"
             )
-        if pool.workers is not None or pool.chunk is not None or (pool.role == "main" and pool.k_split != 1):
-            raise EmissionError(f"schedule {schedule.kind!r} has no workers, no chunks, and no K split of main tiles")
+        _require_descriptors(context, schedule, pool)
+        if schedule.kind == "inline" and mixes_mma(pool.tile):
+            raise EmissionError("a swapped inline tile this wide would mix warp-group and warp-level MMA in one loop")
+        if pool.chunk is not None or (pool.role == "main" and pool.k_split != 1):
+            raise EmissionError(f"schedule {schedule.kind!r} has no chunks, and no K split of main tiles")
         for size in (pool.tile.block_m, pool.tile.block_n, pool.tile.block_k):
             if size < 16 or size & (size - 1):
                 raise EmissionError(f"tile size {size} is not a power of two of at least 16")
         launched.add(pool.launch)
         if pool.role == "down":
+            unused = [context.member(down).node for down in pool.members if down not in context.downs]
+            if unused:
+                raise EmissionError(f"a down pool lists {', '.join(unused)}, which no main pool of the schedule joins")
             ready.update(pool.members)
             continue
         missing = {branch.down for branch in context.group.branches_of(pool.members[0])} - ready
@@ -84,6 +91,18 @@ def _require_schedule(context: Context, schedule: Schedule) -> None:
             raise EmissionError(
                 f"no down pool before the main pool of {context.member(pool.members[0]).node} computes {nodes}"
             )
+
+
+def _require_descriptors(context: Context, schedule: Schedule, pool: Pool) -> None:
+    if pool.tile.tma != (pool.workers is not None):
+        raise EmissionError("a TMA pool is persistent and names its workers; other pools have none")
+    if not pool.tile.tma:
+        return
+    if pool.role != "main" or schedule.kind != "split" or pool.tile.swap_operands:
+        raise EmissionError("TMA tiles are emitted for unswapped main pools of schedule 'split'")
+    reason = refusal(context.group, pool.members[0])
+    if reason:
+        raise EmissionError(reason)
 
 
 def _require_group(context: Context) -> None:

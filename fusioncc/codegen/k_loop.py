@@ -1,8 +1,10 @@
 """The K loop: load the operands' tiles, multiply, move on."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusioncc.codegen.context import Context
+from fusioncc.codegen.descriptor import DescriptorTile
 from fusioncc.codegen.kernel import Param, Part, constant, part, total
 from fusioncc.codegen.tile import Axis, Tile, block_constants
 from fusioncc.schedule import Pool
@@ -40,14 +42,14 @@ class KLoop:
     def vectors(self) -> Part:
         return part("ks = tl.arange(0, BLOCK_K)", params=block_constants(self.pool.tile, "K"))
 
-    def starts(self, *tiles: Tile) -> Part:
+    def starts(self, *tiles: Tile | DescriptorTile) -> Part:
         """Pointers of the tiles at the first step."""
         setups = total([tile.setup() for tile in tiles])
         if self.pool.k_split == 1:
             return setups
         return setups + self._first_k() + total([tile.advance(self.axis, "first_k") for tile in tiles])
 
-    def run(self, tiles: list[Tile], products: list[Part]) -> Part:
+    def run(self, tiles: Sequence[Tile | DescriptorTile], products: list[Part]) -> Part:
         """The loop itself."""
         loads = total([tile.load() for tile in tiles])
         moves = total([tile.advance(self.axis, "BLOCK_K") for tile in tiles])

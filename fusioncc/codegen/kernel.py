@@ -14,7 +14,7 @@ from fusioncc.schedule import TileConfig
 
 KINDS = ("operand", "buffer", "rows", "constexpr")
 """Order of a signature: tensors that are read, tensors that are written, M, constants."""
-CONSTANTS = ("N", "K", r"R\d*", r"RP\d*", r".*_STRIDE.*", r".*SCALE\d*", "GROUP_M", "K_.*", "BLOCK_.*")
+CONSTANTS = ("N", "K", r"R\d*", r"RP\d*", r".*_STRIDE.*", r".*SCALE\d*", "GROUP_M", "WORKERS", "K_.*", "BLOCK_.*")
 """Order of the constants: sizes, strides, factors, tiling."""
 
 
@@ -99,13 +99,15 @@ class Kernel:
     blocks_expression: str
     helpers: tuple[str, ...] = ()
     """Source of the device functions that the body calls."""
+    workers: int | None = None
+    """Programs of a persistent kernel; None: one program a tile."""
 
     @property
     def params(self) -> tuple[Param, ...]:
-        """The signature: every parameter of the body once."""
+        """The signature: every parameter of the body once; equal values may come from different tensors."""
         by_name: dict[str, Param] = {}
         for param in self.body.params:
-            if by_name.setdefault(param.name, param) != param:
+            if by_name.setdefault(param.name, param).arg != param.arg:
                 raise ValueError(f"parameter {param.name} of a {self.stem} kernel has two meanings")
         return tuple(sorted(by_name.values(), key=lambda param: param.place))
 
@@ -123,12 +125,15 @@ class Kernel:
             programs_per_row_block=self.blocks,
             num_warps=self.tile.num_warps,
             num_stages=self.tile.num_stages,
+            workers=self.workers,
         )
 
     def launch_source(self, name: str) -> tuple[str, ...]:
         """The launch as source."""
         rows = f"triton.cdiv(m, {self.tile.block_m})"
         grid = f"{rows} * {self.blocks_expression}" if self.blocks_expression else rows
+        if self.workers is not None:
+            grid = f"min({self.workers}, {grid})"
         arguments = [f"{param.name}={param.expression}" for param in self.params]
         options = [f"num_warps={self.tile.num_warps}", f"num_stages={self.tile.num_stages}"]
         return call(f"{name}[({grid},)]", [*arguments, *options])

@@ -41,7 +41,8 @@ class Arg:
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """One launch: ``ceil(M / block_m) * programs_per_row_block`` programs on a one-dimensional grid."""
+    """One launch on a one-dimensional grid: a program for each of ``ceil(M / block_m) * programs_per_row_block`` tiles,
+    or at most ``workers`` persistent programs."""
 
     kernel: str
     args: tuple[Arg, ...]
@@ -49,10 +50,12 @@ class KernelLaunch:
     programs_per_row_block: int
     num_warps: int
     num_stages: int
+    workers: int | None = None
 
     def programs(self, m: int) -> int:
         """Programs for ``m`` rows."""
-        return -(-m // self.block_m) * self.programs_per_row_block
+        tiles = -(-m // self.block_m) * self.programs_per_row_block
+        return tiles if self.workers is None else min(tiles, self.workers)
 
 
 @dataclass(frozen=True)

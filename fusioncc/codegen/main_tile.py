@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 
 from fusioncc.codegen.context import Context
+from fusioncc.codegen.descriptor import DescriptorTile, persistent
 from fusioncc.codegen.k_loop import KLoop
-from fusioncc.codegen.kernel import Param, Part, buffer_pointer, constant, part
+from fusioncc.codegen.kernel import ROWS, Param, Part, buffer_pointer, constant, part, total
 from fusioncc.codegen.low_rank import LowRank, low_ranks
 from fusioncc.codegen.precision import dot, main_product
 from fusioncc.codegen.tile import INT32_ELEMENTS, Axis, Tile, block_constants, column_vectors, row_vectors, wide_rows
 from fusioncc.codegen.tile_order import main_order, one_row_block
+from fusioncc.descriptors import contiguous_dim
 from fusioncc.group import Member, Operand
 from fusioncc.schedule import Pool
 
@@ -58,20 +60,45 @@ class MainTile:
         return self._cols()[1]
 
     @property
-    def x(self) -> Tile:
+    def x(self) -> Tile | DescriptorTile:
+        if self.pool.tile.tma:
+            sizes, starts = ("M", "K"), ("row_block * BLOCK_M", "k")
+            return self._described("x", self.context.group.lhs, ("M", "K"), sizes, starts)
         axes = (self.read_rows, self.loop.axis)
         return self.context.tile("x", self.context.group.lhs, axes, self._swap, self.loop.bounds)
 
     @property
-    def w(self) -> Tile:
+    def w(self) -> Tile | DescriptorTile:
+        if self.pool.tile.tma:
+            sizes, starts = ("K", "N"), ("k", "col_block * BLOCK_N")
+            return self._described("w", self.member.weight, ("K", "N"), sizes, starts)
         axes = (self.loop.axis, self.read_cols)
         return self.context.tile("w", self.member.weight, axes, self._swap, self.loop.bounds)
+
+    @property
+    def out(self) -> Tile | DescriptorTile:
+        output = self.context.output(self.main)
+        params = (buffer_pointer("out_ptr", output), self.n)
+        if self.pool.tile.tma:
+            starts = ("row_block * BLOCK_M", "col_block * BLOCK_N")
+            blocks = block_constants(self.pool.tile, "M", "N")
+            return DescriptorTile("out", ("M", "N"), ("M", "N"), starts, 1, "N", (ROWS, *params, *blocks))
+        return Tile("out", "out_ptr", (self.write_rows, self._cols()[2]), ("N", "1"), params, self._swap)
+
+    def over_tiles(self, body: Part) -> Part:
+        """The body as it is, for one program a tile; or descriptors and the loop over tiles around it."""
+        if not self.pool.tile.tma:
+            return body
+        descriptors = total([tile.declare() for tile in (self.x, self.w, self.out) if isinstance(tile, DescriptorTile)])
+        blocks = block_constants(self.pool.tile, "N")
+        return descriptors + persistent(self.pool, "tl.cdiv(N, BLOCK_N)", (self.n, *blocks), body)
 
     def vectors(self) -> Part:
         """Which tile this program computes, and its index vectors."""
         blocks = block_constants(self.pool.tile, "N")
         order = main_order(self.context.group, self.pool, "tl.cdiv(N, BLOCK_N)", (self.n, *blocks))
-        return order + self._rows()[0] + self._cols()[0] + self.loop.vectors()
+        ks = Part() if self.pool.tile.tma else self.loop.vectors()
+        return order + self._rows()[0] + self._cols()[0] + ks
 
     def zero(self) -> Part:
         shape = "(BLOCK_N, BLOCK_M)" if self._swap else "(BLOCK_M, BLOCK_N)"
@@ -87,15 +114,24 @@ class MainTile:
         for low_rank in self.low_ranks:
             body += self._add_bias(f"b_bias{low_rank.tail}", low_rank.up.bias, low_rank.up.bias_scale)
         output = self.context.output(self.main)
-        cols = self._cols()[2]
-        params = (buffer_pointer("out_ptr", output), self.n)
-        tile = Tile("out", "out_ptr", (self.write_rows, cols), ("N", "1"), params, self._swap)
         value = "acc" if output.dtype == "fp32" else "acc.to(out_ptr.dtype.element_ty)"
-        return body + tile.setup() + tile.store(value)
+        return body + self.out.setup() + self.out.store(value)
 
     @property
     def _swap(self) -> bool:
         return self.pool.tile.swap_operands
+
+    def _described(
+        self, name: str, operand: Operand, letters: tuple[str, str], sizes: tuple[str, str], starts: tuple[str, str]
+    ) -> DescriptorTile:
+        contiguous = contiguous_dim(operand)
+        outer = 1 - contiguous
+        expression = f"{self.context.expression(operand)}.stride({outer})"
+        stride = constant(f"{name.upper()}_STRIDE_{letters[outer]}", operand.strides[outer], expression)
+        extents = (self.loop.k, ROWS if "M" in letters else self.n)
+        blocks = block_constants(self.pool.tile, *letters)
+        params = (self.context.pointer(f"{name}_ptr", operand), stride, *extents, *blocks)
+        return DescriptorTile(name, letters, sizes, starts, contiguous, stride.name, params)
 
     def _rows(self) -> tuple[Part, Axis, Axis]:
         one = one_row_block(self.context.group, self.pool)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from fusioncc.codegen.context import Context
+from fusioncc.codegen.descriptor import ALLOCATOR
 from fusioncc.codegen.kernel import Kernel
 from fusioncc.codegen.launch import Buffer, EmittedModule, M
 from fusioncc.codegen.lines import call, indented, paragraph, returned
@@ -46,6 +47,11 @@ class Module:
             operands=tuple(self.context.names()),
         )
 
+    @property
+    def _described(self) -> bool:
+        """Whether a kernel makes descriptors."""
+        return any(kernel.tile.tma for kernel in self.kernels)
+
     def _function_names(self) -> tuple[str, ...]:
         """One function for kernels of one text; numbered by the position of the first launch of its kind."""
         by_text: dict[tuple[str, ...], str] = {}
@@ -64,6 +70,7 @@ class Module:
         sections = [
             "\n".join(self._header()) + "\n\n" + IMPORTS,
             *helpers,
+            *([ALLOCATOR] if self._described else []),
             *("\n".join(lines) + "\n" for lines in functions.values()),
             "\n".join(self._launch(names)) + "\n",
             *check.sections(),
@@ -72,19 +79,14 @@ class Module:
 
     def _header(self) -> tuple[str, ...]:
         group = self.context.group
-        rows = f"{group.m_symbol} (M, a hint: {group.m})" if group.m_symbol else str(group.m)
-        lines = [
-            f'"""{self.name}: GEMM group {group.name}, schedule {self.schedule.kind}, tier {self.context.tier}.',
-            "",
-        ]
+        rows = f"M (about {group.m})" if group.m_symbol else str(group.m)
+        lines = [f'"""{self.name}: schedule {self.schedule.kind}, tier {self.context.tier}.', ""]
         names = self.context.names()
         lines.append(f"    x        [{rows}, {group.k}] {_layout(group.lhs)}")
         for main in self.context.mains:
             member = self.context.member(main)
             output = self.context.output(main)
-            lines.append(
-                f"    {names[member.weight]:8} {list(member.weight.shape)} {_layout(member.weight)}{_source_of(member.source)}"
-            )
+            lines.append(f"    {names[member.weight]:8} {list(member.weight.shape)} {_layout(member.weight)}")
             if member.bias is not None:
                 lines.append(f"    {names[member.bias]:8} {list(member.bias.shape)} {_layout(member.bias)}")
             for branch in group.branches_of(main):
@@ -109,6 +111,7 @@ class Module:
                 '``empty`` allocates."""',
                 rest="",
             ),
+            *(["triton.set_allocator(scratch)"] if self._described else []),
             "m = x.shape[0]",
         ]
         for buffer in self.buffers:
@@ -139,10 +142,6 @@ def _layout(operand: Operand) -> str:
     return f"{operand.dtype}" + (f", strides {operand.strides}" if operand.strides else "")
 
 
-def _source_of(source: str) -> str:
-    return f"  ({source})" if source else ""
-
-
 def _formula(context: Context, main: int) -> str:
     names, member = context.names(), context.member(main)
     terms = [f"x @ {names[member.weight]}"] + ([] if member.bias is None else [names[member.bias]])
@@ -164,4 +163,6 @@ def _tile_words(kernel: Kernel) -> str:
         else f"{tile.block_m} rows x {tile.block_k}"
     )
     swap = ", transposed" if tile.swap_operands else ""
-    return f"tile {size}{swap}, {kernel.blocks} programs for a block of rows, {tile.num_warps} warps, {tile.num_stages} stages"
+    if kernel.workers is not None:
+        swap += f", TMA, {kernel.workers} persistent programs"
+    return f"tile {size}{swap}, {kernel.blocks} tiles for a block of rows, {tile.num_warps} warps, {tile.num_stages} stages"

@@ -1,6 +1,6 @@
 """Tile orders: how a program finds its ``row_block`` and ``col_block`` from its id."""
 
-from fusioncc.codegen.kernel import ROWS, Part, constant, part
+from fusioncc.codegen.kernel import ROWS, Param, Part, constant, part
 from fusioncc.codegen.tile import block_constants
 from fusioncc.group import Group
 from fusioncc.schedule import Pool
@@ -11,28 +11,29 @@ def one_row_block(group: Group, pool: Pool) -> bool:
     return not group.m_symbol and group.m <= pool.tile.block_m
 
 
-def main_order(group: Group, pool: Pool, n_blocks: str, params: tuple) -> Part:
+def main_order(group: Group, pool: Pool, n_blocks: str, params: tuple[Param, ...]) -> Part:
     """Grouped ordering: ``GROUP_M`` row blocks walk the columns together, so that tiles of W are reused from L2.
 
-    It falls back to simpler forms of the same order: all row blocks fit in one group, or there is one row block only.
+    The tile's number is the program's id, or ``tile`` in a persistent kernel. The order falls back to simpler forms of the same order: all row blocks fit in one group, or there is one row block only.
     """
+    index = "tl.program_id(0)" if pool.workers is None else "tile"
     if one_row_block(group, pool):
-        return part("col_block = tl.program_id(0)")
+        return part(*(["row_block = 0"] if pool.tile.tma else []), f"col_block = {index}")
     row_blocks = part("row_blocks = tl.cdiv(M, BLOCK_M)", params=(ROWS, *block_constants(pool.tile, "M")))
     if not group.m_symbol and -(-group.m // pool.tile.block_m) <= pool.group_m:
         return row_blocks + part(
-            "row_block = tl.program_id(0) % row_blocks",
-            "col_block = tl.program_id(0) // row_blocks",
+            f"row_block = {index} % row_blocks",
+            f"col_block = {index} // row_blocks",
         )
     return (
         part("# Grouped ordering: GROUP_M row blocks walk the columns together and share W's tiles in L2.")
         + row_blocks
         + part(
             f"group_size = GROUP_M * {n_blocks}",
-            "first_row_block = tl.program_id(0) // group_size * GROUP_M",
+            f"first_row_block = {index} // group_size * GROUP_M",
             "group_rows = min(row_blocks - first_row_block, GROUP_M)",
-            "row_block = first_row_block + tl.program_id(0) % group_size % group_rows",
-            "col_block = tl.program_id(0) % group_size // group_rows",
+            f"row_block = first_row_block + {index} % group_size % group_rows",
+            f"col_block = {index} % group_size // group_rows",
             params=(*params, constant("GROUP_M", pool.group_m)),
         )
     )

@@ -1,9 +1,10 @@
-"""The model against the H200 measurements that it was fitted to (us: GEMM alone, torch.compile)."""
+"""The model against times of vendor kernels on an H200 (us: GEMM alone, torch.compile), and the choices it makes."""
 
 import pytest
 
 from fusioncc.autotune import best, pick, rank
 from fusioncc.device import get_device
+from fusioncc.schedule import mixes_mma
 from tests.cost_models.groups import bundle, lora
 
 H200 = get_device("h200")
@@ -16,14 +17,6 @@ MEASURED = {
     (2048, 4096, 4096, 16): (101, 122),
     (8192, 4096, 14336, 16): (1416, 1673),
 }
-FASTEST_EMITTED = {
-    (16, 4096, 28672, 8): 62.2,
-    (64, 4096, 28672, 8): 62.7,
-    (256, 4096, 28672, 8): 108,
-    (2048, 4096, 4096, 16): 113,
-}
-
-
 @pytest.mark.parametrize("shape", MEASURED)
 def test_library_is_within_20_percent(shape: tuple[int, int, int, int]) -> None:
     m, k, n, _ = shape
@@ -35,16 +28,23 @@ def test_library_is_within_20_percent(shape: tuple[int, int, int, int]) -> None:
 
 
 @pytest.mark.parametrize("shape", MEASURED)
-def test_emitted_schedules_win_except_at_one_row(shape: tuple[int, int, int, int]) -> None:
-    candidates = rank(lora(*shape), H200)
-    assert (pick(candidates).kind == "library") == (shape[0] == 1)
-    if shape[0] > 1:
-        assert candidates[0].kind in ("inline", "split")
+def test_an_emitted_schedule_is_picked(shape: tuple[int, int, int, int]) -> None:
+    assert pick(rank(lora(*shape), H200)).kind in ("inline", "split")
 
 
-@pytest.mark.parametrize("shape", FASTEST_EMITTED)
-def test_emitted_time_is_within_20_percent_of_the_best_prototype(shape: tuple[int, int, int, int]) -> None:
-    assert rank(lora(*shape), H200)[0].predicted_us == pytest.approx(FASTEST_EMITTED[shape], rel=0.2)
+def test_many_rows_go_through_descriptors() -> None:
+    schedule = pick(rank(lora(2048, 4096, 4096, 16), H200)).schedule
+    assert schedule is not None
+    assert [pool.tile.tma for pool in schedule.pools] == [False, True]
+    assert schedule.pools[1].workers == H200.multiprocessors
+    assert not any(pool.tile.tma for pool in pick(rank(lora(2048, 4096, 4096, 16), get_device("a100-80"))).schedule.pools)  # type: ignore[union-attr]
+
+
+def test_no_inline_tile_mixes_mma_kinds() -> None:
+    for rows in (1, 16):
+        found = best(lora(rows, 4096, 28672, 8), H200, "inline")
+        assert found is not None
+        assert not any(mixes_mma(pool.tile) for pool in found[0].pools)
 
 
 def test_small_n_prefers_one_launch() -> None:

@@ -1,0 +1,124 @@
+"""One LoRA linear layer in bf16, every column in one run: eager, torch.compile, max-autotune, the GEMM alone, fusioncc.
+
+    python benchmarks/lora_linear.py --out benchmarks/results/lora_linear.json
+
+``linear(x, W) + 2 * linear(linear(x, A), B)``; microseconds, CUDA-graph replay, weights rotated out of L2, median and
+half the interquartile range. Errors are RMS relative to fp64 on the card.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from timing import facts, graph_us, sets_needed
+
+import fusioncc
+
+SHAPES = [
+    (1, 4096, 28672, 8),
+    (16, 4096, 28672, 8),
+    (64, 4096, 28672, 8),
+    (256, 4096, 28672, 8),
+    (64, 4096, 4096, 16),
+    (2048, 4096, 4096, 16),
+    (8192, 4096, 14336, 16),
+]
+Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def lora(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The layer as PEFT writes it."""
+    return F.linear(x, w) + F.linear(F.linear(x, a), b) * 2.0
+
+
+def alone(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The same layer without its adapter."""
+    return F.linear(x, w)
+
+
+def operands(m: int, k: int, n: int, r: int) -> list[Operands]:
+    """Random operand sets, enough of them to leave the L2 cold."""
+    generator = torch.Generator("cuda").manual_seed(0)
+
+    def draw(*shape: int, scale: float = 1.0) -> torch.Tensor:
+        return (torch.randn(*shape, generator=generator, device="cuda") * scale).bfloat16()
+
+    count = sets_needed(2 * (k * n + m * k))
+    return [(draw(m, k), draw(n, k, scale=k**-0.5), draw(r, k, scale=k**-0.5), draw(n, r)) for _ in range(count)]
+
+
+def columns(names: list[str]) -> dict[str, Callable[[], Callable[..., torch.Tensor]]]:
+    """How each column is made; compiled anew for each shape."""
+    every = {
+        "gemm_alone": lambda: alone,
+        "eager": lambda: lora,
+        "compile": lambda: torch.compile(lora, dynamic=False),
+        "fusioncc": lambda: torch.compile(lora, backend="fusioncc", dynamic=False, options={"on_error": "raise"}),
+        "max_autotune": lambda: torch.compile(lora, dynamic=False, mode="max-autotune-no-cudagraphs"),
+    }
+    for kind in ("inline", "split"):
+        every[kind] = lambda kind=kind: torch.compile(
+            lora, backend="fusioncc", dynamic=False, options={"on_error": "raise", "schedule": kind}
+        )
+    return {name: every[name] for name in names}
+
+
+def row(shape: tuple[int, int, int, int], names: list[str]) -> dict[str, Any]:
+    """One shape through every column; two rounds, the better median of each column counts."""
+    sets = operands(*shape)
+    x, w, a, b = sets[0]
+    exact = x.double() @ w.double().T + 2.0 * (x.double() @ a.double().T) @ b.double().T
+    size = exact.square().mean().sqrt()
+    result: dict[str, Any] = {"shape": shape}
+    ready: dict[str, Callable[..., torch.Tensor]] = {}
+    for name, make in columns(names).items():
+        torch._dynamo.reset()
+        started = time.time()
+        function = make()
+        with torch.no_grad():
+            error = (function(*sets[0]).double() - exact).square().mean().sqrt() / size
+        ready[name] = function
+        result[f"{name}_error"] = float(f"{error.item():.2e}")
+        result[f"{name}_compile_s"] = round(time.time() - started, 1)
+        if name == "fusioncc":
+            (plan,) = fusioncc.plan_of(function)
+            result["schedule"], result["insertion"] = plan.groups[0].schedule.kind, plan.groups[0].insertion
+            result["predicted"] = {c.kind: c.predicted_us for c in plan.groups[0].candidates}
+            result["plan"] = str(plan.groups[0].schedule.pools)
+        result[name], result[f"{name}_spread"] = measured(function, sets)
+    for name, function in ready.items():
+        us, spread = measured(function, sets)
+        if us < result[name]:
+            result[name], result[f"{name}_spread"] = us, spread
+    return result
+
+
+def measured(function: Callable[..., torch.Tensor], sets: list[Operands]) -> tuple[float, float]:
+    """Median and spread of one call, us."""
+    us, spread = graph_us([lambda o=o: function(*o) for o in sets], target_ms=120.0)
+    return round(us, 2), round(spread, 2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--columns", default="gemm_alone,eager,compile,max_autotune,fusioncc")
+    arguments = parser.parse_args()
+    names = arguments.columns.split(",")
+    rows: list[dict[str, Any]] = []
+    for shape in SHAPES:
+        rows.append(row(shape, names))
+        shown = "  ".join(f"{name} {rows[-1][name]}±{rows[-1][name + '_spread']}" for name in names)
+        print(shape, shown, rows[-1].get("schedule"), rows[-1].get("insertion"), rows[-1].get("fusioncc_error"), flush=True)
+        command = "python benchmarks/lora_linear.py"
+        body = {**facts(command), "unit": "us", "columns": names, "rows": rows}
+        Path(arguments.out).write_text(json.dumps(body, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""TMA form of a main tile: descriptors for X, W and the output, and the persistent loop over tiles around the kernel.
+
+A descriptor fills with zeros beyond the tensor when it loads and drops what lies beyond when it stores, so that a tile
+needs no masks. Descriptors are made once a program; programs therefore stay and walk over the tiles.
+"""
+
+from dataclasses import dataclass
+
+from fusioncc.codegen.kernel import ROWS, Param, Part, constant, part
+from fusioncc.codegen.tile import Axis, block_constants
+from fusioncc.schedule import Pool
+
+ALLOCATOR = '''def scratch(size, alignment, stream):
+    """Memory for the descriptors that the kernels make."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")
+'''
+
+
+@dataclass(frozen=True)
+class DescriptorTile:
+    """A tile read or written through a descriptor; the counterpart of :class:`~fusioncc.codegen.tile.Tile`.
+
+    ``sizes`` and ``starts`` are source, in the order of the mathematics; ``contiguous`` is the dimension that lies
+    contiguously in memory and comes last in the descriptor; ``stride`` is source of the other one's stride.
+    """
+
+    name: str
+    letters: tuple[str, str]
+    sizes: tuple[str, str]
+    starts: tuple[str, str]
+    contiguous: int
+    stride: str
+    params: tuple[Param, ...]
+
+    def declare(self) -> Part:
+        """``name_desc``: made once, in front of the loop over tiles."""
+        sizes, blocks = self._ordered(self.sizes), self._ordered(tuple(f"BLOCK_{letter}" for letter in self.letters))
+        line = f"{self.name}_desc = tl.make_tensor_descriptor({self.name}_ptr, {sizes}, [{self.stride}, 1], {blocks})"
+        return part(line, params=self.params)
+
+    def setup(self) -> Part:
+        return Part()
+
+    def load(self) -> Part:
+        """``name``: the tile's values, in the order of the mathematics."""
+        turned = ".T" if self.contiguous == 0 else ""
+        return part(f"{self.name} = {self.name}_desc.load({self._ordered(self.starts)}){turned}", params=self.params)
+
+    def advance(self, axis: Axis, step: str) -> Part:
+        return Part()
+
+    def store(self, value: str) -> Part:
+        """Write the tile; rows and columns beyond the tensor are dropped."""
+        return part(f"{self.name}_desc.store({self._ordered(self.starts)}, {value})", params=self.params)
+
+    def _ordered(self, pair: tuple[str, ...]) -> str:
+        first, last = pair if self.contiguous == 1 else pair[::-1]
+        return f"[{first}, {last}]"
+
+
+def persistent(pool: Pool, n_blocks: str, params: tuple[Param, ...], body: Part) -> Part:
+    """The loop in which a program walks over every ``WORKERS``-th tile."""
+    assert pool.workers is not None
+    workers = constant("WORKERS", pool.workers)
+    tiles = part(
+        f"tiles = tl.cdiv(M, BLOCK_M) * {n_blocks}", params=(ROWS, *params, *block_constants(pool.tile, "M"))
+    )
+    return tiles + part("for tile in tl.range(tl.program_id(0), tiles, WORKERS):", params=(workers,)) + body.indented()

@@ -1,0 +1,36 @@
+"""What every test shares: emitted kernels run under Triton's interpreter, the kernel cache is a temporary folder.
+
+The interpreter is chosen when triton is imported and lasts for the process, so the whole run has it; a test that
+compiles kernels does so in a subprocess with ``compiler_environment``. Tests that need a card (``-m gpu``) run without.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files with what is emitted now")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any test module, and therefore triton, is imported."""
+    if config.getoption("markexpr") != "gpu":
+        os.environ["TRITON_INTERPRET"] = "1"
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Emitted modules go to a folder of this run."""
+    os.environ["FUSIONCC_CACHE_DIR"] = str(tmp_path_factory.mktemp("fusioncc"))
+
+
+@pytest.fixture
+def compiler_environment() -> dict[str, str]:
+    """Environment of a subprocess in which triton compiles, with this checkout importable."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    return {**environment, "PYTHONPATH": str(ROOT)}

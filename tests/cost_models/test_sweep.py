@@ -1,0 +1,73 @@
+"""The model against the sweep of tile configs that was measured on an H200, launch by launch.
+
+Regret is the time of the tile the model prefers over the best measured. The constants were fitted on ``FITTED``; the
+other shapes were held out.
+"""
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusioncc.cost_models.launches import Launch, down_launch, launches
+from fusioncc.cost_models.tiles import grid_cost
+from fusioncc.device import get_device
+from fusioncc.schedule import Pool, Schedule, TileConfig, mixes_mma
+from tests.cost_models.groups import lora
+
+SWEEP = Path(__file__).parents[2] / "benchmarks" / "results" / "sweep_tiles.json"
+H200 = get_device("h200")
+SLICES = 8
+FITTED = {(1, 4096, 28672, 8), (64, 4096, 28672, 8), (64, 4096, 4096, 16), (2048, 4096, 4096, 16), (64, 14336, 4096, 16)}
+FITTED |= {(8192, 4096, 14336, 16)}
+Key = tuple[tuple[int, int, int, int], str]
+
+
+def launch_of(row: dict[str, Any]) -> Launch | None:
+    """The launch a row of the sweep measured; None for a tile that is no longer emitted."""
+    tile = TileConfig(*row["tile"], row["warps"], row["stages"], row["swap"])
+    group = lora(*row["shape"])
+    if row["kind"] == "inline":
+        made = launches(group, Schedule("inline", (Pool("main", (0,), tile, 0),)))[0]
+        return None if mixes_mma(tile) else made
+    if row["kind"] == "split_down":
+        return down_launch(group, Pool("down", (1,), tile, 0, k_split=row["k_split"]), "fp32")
+    down = Pool("down", (1,), TileConfig(16, 16, 128, 4, 3), 0, k_split=SLICES)
+    return launches(group, Schedule("split", (down, Pool("main", (0,), tile, 1))))[1]
+
+
+@pytest.fixture(scope="module")
+def timed() -> dict[Key, list[tuple[float, float]]]:
+    """``(predicted, measured)`` us of every launch, by shape and kind."""
+    found: dict[Key, list[tuple[float, float]]] = defaultdict(list)
+    for row in json.loads(SWEEP.read_text())["rows"]:
+        launch = launch_of(row) if "us" in row and row["kind"] != "gemm_alone" else None
+        cost = grid_cost(launch, frozenset(), H200) if launch is not None else None
+        if cost is not None:
+            found[tuple(row["shape"]), row["kind"]].append((cost.us, row["us"]))
+    return found
+
+
+def regret(pairs: list[tuple[float, float]]) -> float:
+    return min(pairs)[1] / min(measured for _, measured in pairs)
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_regret(timed: dict[Key, list[tuple[float, float]]], held_out: bool) -> None:
+    regrets = [regret(pairs) for (shape, _), pairs in timed.items() if (shape in FITTED) != held_out]
+    assert len(regrets) >= 12
+    assert statistics.geometric_mean(regrets) <= 1.06
+    assert max(regrets) <= 1.20
+
+
+def test_absolute_error_of_good_tiles(timed: dict[Key, list[tuple[float, float]]]) -> None:
+    """Over tiles within 1.5x of the best of their kind: the others are never chosen."""
+    errors = []
+    for pairs in timed.values():
+        limit = 1.5 * min(measured for _, measured in pairs)
+        errors += [abs(math.log(predicted / measured)) for predicted, measured in pairs if measured <= limit]
+    assert statistics.median(errors) <= 0.15

@@ -1,0 +1,166 @@
+"""The command, as a user runs it: in a process of its own, from another folder."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fusioncc import __version__
+from fusioncc.plan import Plan
+
+ROOT = Path(__file__).parents[1]
+MODEL = """
+import torch
+class LoRA(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Linear(256, 512, bias=False, dtype=torch.bfloat16)
+        self.a = torch.nn.Linear(256, 8, bias=False, dtype=torch.bfloat16)
+        self.b = torch.nn.Linear(8, 512, bias=False, dtype=torch.bfloat16)
+    def forward(self, x):
+        return self.w(x) + self.b(self.a(x)) * 2.0
+def factory(device="cpu"):
+    with torch.device(device):
+        return LoRA(), (torch.zeros(64, 256, dtype=torch.bfloat16),)
+def on_meta():
+    return factory("meta")
+def fails():
+    raise RuntimeError("no weights here")
+def breaks():
+    class Breaks(torch.nn.Module):
+        def forward(self, x):
+            raise ValueError("cannot be captured")
+    return Breaks(), (torch.zeros(2, 2),)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "model.py").write_text(MODEL)
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    settings = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **environment}
+    command = [sys.executable, "-m", "fusioncc", *arguments]
+    return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, timeout=240)
+
+
+def dump_of(folder: Path, out: str, **environment: str) -> dict[str, bytes]:
+    result = run(folder, "dump", "model.py:factory", "--out", out, **environment)
+    assert result.returncode == 0, result.stderr
+    return {p.relative_to(folder / out).as_posix(): p.read_bytes() for p in (folder / out).rglob("*") if p.is_file()}
+
+
+def test_version_and_devices_answer_without_torch(folder: Path) -> None:
+    assert run(folder, "--version").stdout == f"fusioncc {__version__}\n"
+    (folder / "torch.py").write_text("raise RuntimeError('torch was imported')")
+    result = run(folder, "devices")
+    assert result.returncode == 0, result.stderr
+    assert "h200" in result.stdout
+
+
+def test_plan_says_what_and_why(folder: Path) -> None:
+    result = run(folder, "plan", "model.py:factory", "--device", "h200")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("Plan for h200: 1 group")
+    assert "X [64, 256] bf16" in result.stdout
+    assert "r=8" in result.stdout
+    assert "why" in result.stdout
+
+
+def test_json_is_the_plan_and_nothing_else(folder: Path) -> None:
+    result = run(folder, "plan", "model:on_meta", "--json")
+    assert result.returncode == 0, result.stderr
+    plan = Plan.from_json(result.stdout)
+    assert result.stdout == plan.to_json()
+    assert [member.role for member in plan.groups[0].members] == ["main", "down", "up"]
+
+
+def test_options_reach_the_plan(folder: Path) -> None:
+    forced = run(folder, "plan", "model.py:factory", "--json", "--schedule", "library", "--numerics", "eager")
+    assert Plan.from_json(forced.stdout).groups[0].schedule.kind == "library"
+    narrow = run(folder, "plan", "model.py:factory", "--json", "--set", "max_rank_fraction=0.001")
+    assert narrow.returncode == 0, narrow.stderr
+    assert not any(group.branches for group in Plan.from_json(narrow.stdout).groups)
+
+
+def test_a_dump_is_the_same_in_every_process_hash_seed_and_folder(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = tmp_path_factory.mktemp("elsewhere")
+    (other / "model.py").write_text(MODEL)
+    first = dump_of(folder, "out", PYTHONHASHSEED="1")
+    second = dump_of(other, "deeper/out", PYTHONHASHSEED="2")
+    assert first == second
+    assert {"before.txt", "after.txt", "plan.json", "decisions.md"} < set(first)
+    assert any(name.startswith("kernels/") for name in first)
+    assert b"torch.ops.aten.mm" in first["before.txt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan", "missing.py:factory"], "missing.py: no such file"),
+        (["plan", "model.py:nothing"], "has no function 'nothing'"),
+        (["plan", "model.py:fails"], "RuntimeError: no weights here"),
+        (["plan", "model.py:breaks"], "cannot be captured"),
+        (["plan", "model.py:factory", "--device", "h2000"], "valid devices:"),
+        (["plan", "model.py:factory", "--schedule", "fast"], "valid values: auto, library"),
+        (["plan", "model.py:factory", "--numerics", "exact"], "valid values: 'eager', 'fp32', 'relaxed'"),
+        (["plan", "model.py:factory", "--set", "max_rank=1"], "did you mean 'max_rank_fraction'?"),
+        (["plan", "model.py:factory", "--set", "max_rank_fraction"], "is not of the form NAME=VALUE"),
+        (["plan", "model.py:factory", "--set", "max_rank_fraction=x"], "is not a number"),
+        (["plan", "broken.pt2"], "is not a torch.export archive, or a truncated one"),
+        (["dump", "model.py:factory", "--out", "model.py"], "model.py is not a folder"),
+        (["dump", "model.py:factory", "--out", "model.py/inside"], "Not a directory"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(folder: Path, arguments: list[str], message: str) -> None:
+    (folder / "broken.pt2").write_bytes(b"PK\x03\x04 and then nothing")
+    result = run(folder, *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert result.stderr.startswith("fusioncc: ")
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+def test_an_archive_asks_for_trust(folder: Path) -> None:
+    script = "import torch, model; m, a = model.factory(); torch.export.save(torch.export.export(m, a), 'model.pt2')"
+    subprocess.run([sys.executable, "-c", script], cwd=folder, check=True, capture_output=True)
+    refused = run(folder, "plan", "model.pt2")
+    assert refused.returncode == 2
+    assert "add --trust" in refused.stderr
+    trusted = run(folder, "plan", "model.pt2", "--trust")
+    assert trusted.returncode == 0, trusted.stderr
+    assert trusted.stdout == run(folder, "plan", "model.py:factory").stdout
+    archive = folder / "model.pt2"
+    archive.write_bytes(archive.read_bytes().replace(b"graph_module", b"graph_modulo"))
+    damaged = run(folder, "plan", "model.pt2", "--trust")
+    assert damaged.returncode == 2
+    assert damaged.stderr.startswith("fusioncc: model.pt2 cannot be loaded")
+    assert damaged.stderr.count("\n") == 1
+
+
+def test_debug_shows_where(folder: Path) -> None:
+    result = run(folder, "plan", "model.py:fails", "--debug")
+    assert result.returncode != 0
+    assert "Traceback" in result.stderr
+    assert "RuntimeError: no weights here" in result.stderr
+
+
+def test_a_bug_is_one_line_and_exit_code_1(folder: Path) -> None:
+    (folder / "sitecustomize.py").write_text(
+        "import fusioncc.cli as c\ndef bug(*a): raise KeyError('x')\nc.plan_target = bug"
+    )
+    result = run(folder, "plan", "model.py:factory", PYTHONPATH=f"{ROOT}{os.pathsep}{folder}")
+    assert result.returncode == 1
+    assert result.stderr == "fusioncc: internal error, KeyError: 'x' (--debug shows where)\n"
+
+
+def test_wrong_usage_is_exit_code_2(folder: Path) -> None:
+    assert run(folder, "plan").returncode == 2
+    assert run(folder, "nonsense").returncode == 2
