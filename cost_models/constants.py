@@ -28,16 +28,15 @@ EXPOSED_LOAD_US = 0.5
 """Time that each K step of an inline tile waits for A where the warp-level MMA of Hopper keeps that load out of the
 pipeline, us. Fitted on the sweep: 64 rows, 32-row tiles, inline against split main."""
 
-JOIN_US = 6.9
+JOIN_US = 7.0
 """Reading the partial sums and B and opening the accumulator before the K loop can start, us, once for each program
 that a multiprocessor runs one after another. Hidden like a load where others stream. Fitted on the sweep."""
 
 EMITTED_RAMP_US = 0.37
 """First load and last store of an emitted kernel that nothing hides, us. Fitted on the sweep (down kernels)."""
 
-GEMM_RAMP_US = 2.5
-"""Filling the pipeline and draining the last stores of a GEMM kernel, us. Fitted: GEMM alone, N = 4096, 11.9 us for
-33.5 MB."""
+GEMM_RAMP_US = 1.5
+"""The same for a vendor GEMM, us. Fitted: GEMM alone and torch.compile on the shapes of the sweep, with the two below."""
 
 SHALLOW_RAMP_US = 1.5
 """The same for a vendor GEMM of one or two K steps (an up product), us. Fitted: torch.compile at M = 1 and 16."""
@@ -45,7 +44,7 @@ SHALLOW_RAMP_US = 1.5
 POINTWISE_RAMP_US = 0.5
 """The same for an elementwise kernel, us. Fitted: eager less GEMM alone at M = 1."""
 
-SKINNY_GEMM_US = 8.0
+SKINNY_GEMM_US = 7.0
 """Floor of a vendor GEMM with a narrow side and a deep K, us. Measured 7 to 10 "whatever its size"."""
 
 SKINNY_N = 128
@@ -54,8 +53,9 @@ SKINNY_N = 128
 SLICE_US = 0.1
 """One more slice of partial sums read by every tile of the consumer, us. Measured: 32 slices pay at one row."""
 
-INLINE_MIN_COLUMNS = 54
-"""Columns of MMA work that X@A takes at least: a narrow dot takes the time of a wider one. Fitted on the sweep."""
+INLINE_MIN_COLUMNS = 32
+"""Columns of MMA work that X@A takes at least: a narrow dot takes the time of a wider one. Fitted on the
+sweep."""
 
 EMITTED_MMA = 1.15
 """MMA rate of an emitted tile over the device's (a sustained rate of a whole GEMM): 0.87 of the H200's datasheet. What
@@ -69,9 +69,11 @@ TMA_DRAW = 0.4
 """What a tile through descriptors takes of a multiprocessor's L2 port over the same tile through pointers (no address
 or issue work in the threads). Fitted: persistent split mains of 256 to 8192 rows, to within 7 %."""
 
-VENDOR_MMA = {(128, 256): 1.0, (256, 128): 1.0, (128, 128): 0.92, (64, 256): 0.85, (64, 128): 0.72, (64, 64): 0.5}
-"""Tiles (rows, columns) a vendor library is assumed to choose from, with their fraction of the MMA rate. The largest is
-1 by definition (the device's rate is a large vendor GEMM's); the others assumed."""
+VENDOR_TILES = ((128, 256), (256, 128), (128, 128), (64, 256), (64, 128), (64, 64))
+"""Tiles (rows, columns) a vendor library is assumed to choose from; they run at the rate of emitted tiles."""
+
+VENDOR_STAGES = 6
+"""Stages of their K loop. Fitted, see GEMM_RAMP_US; 5 to 8 do alike."""
 
 VENDOR_BLOCK_K = 64
 """K step of those tiles, elements."""
