@@ -1,4 +1,4 @@
-"""What the parts of a module's kernels share: the group, the tier, and the names that ``launch()`` gives to its tensors."""
+"""What the parts of a module's kernels share: the group, the tier, and the names of the tensors in ``launch()``."""
 
 from dataclasses import dataclass
 
@@ -35,13 +35,22 @@ class Context:
         """Indices of the down members, each once."""
         return tuple(dict.fromkeys(branch.down for branch in self.branches))
 
+    def first_branch(self, down: int) -> Branch:
+        """The branch that answers for a down member, which several branches may read."""
+        return next(branch for branch in self.branches if branch.down == down)
+
     def member(self, index: int) -> Member:
+        """The member with this index."""
         return self.group.members[index]
 
     def names(self) -> dict[Operand, str]:
         """The tensors that ``launch()`` takes, in order and without repetition, with their names."""
         names: dict[Operand, str] = {}
-        add = lambda operand, name: operand is None or names.setdefault(operand, name)  # noqa: E731
+
+        def add(operand: Operand | None, name: str) -> None:
+            if operand is not None:
+                names.setdefault(operand, name)
+
         add(self.group.lhs, "x")
         for main in self.mains:
             member, tail = self.member(main), self.tail(main, self.mains)

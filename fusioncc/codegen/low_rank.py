@@ -37,7 +37,7 @@ class LowRank:
 
     @property
     def rank(self) -> Param:
-        return constant(f"R{self.rank_tail}", self.down.n, f"{self.context.expression(self.down.weight)}.shape[1]")
+        return constant(f"R{self.rank_tail}", self.down.n)
 
     @property
     def padded(self) -> Param:
@@ -122,7 +122,7 @@ class LowRank:
         return part(load + cast, params=(self.context.pointer(f"{name}_ptr", bias), stride, *self.bounds))
 
     def join(self, cols: Axis, *, bias: bool, opens: bool) -> Part:
-        """``acc += scale * y @ b``, with the down member's bias where ``bias`` is set; or open the accumulator with it."""
+        """``acc += scale * y @ b``, or ``acc =`` that where it ``opens``; ``bias`` adds the down member's."""
         tile = self._tile(f"b{self.tail}", self.up, (self.axis, cols), ())
         product = join_product(self.context.group, self.down.weight.dtype, self.up.weight.dtype, self.context.tier)
         joined = part(*dot(self.y, f"b{self.tail}", "acc", product, self.tile.swap_operands, opens=opens))

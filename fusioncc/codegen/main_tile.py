@@ -17,7 +17,7 @@ from fusioncc.schedule import Pool
 
 @dataclass(frozen=True)
 class MainTile:
-    """The tile ``[BLOCK_M, BLOCK_N]`` of member ``main`` that a program of ``pool`` computes (transposed when swapped)."""
+    """The tile ``[BLOCK_M, BLOCK_N]`` of member ``main`` that a program of ``pool`` computes, maybe transposed."""
 
     context: Context
     pool: Pool
@@ -95,8 +95,7 @@ class MainTile:
 
     def vectors(self) -> Part:
         """Which tile this program computes, and its index vectors."""
-        blocks = block_constants(self.pool.tile, "N")
-        order = main_order(self.context.group, self.pool, "tl.cdiv(N, BLOCK_N)", (self.n, *blocks))
+        order = main_order(self.context.group, self.pool, self.n)
         ks = Part() if self.pool.tile.tma else self.loop.vectors()
         return order + self._rows()[0] + self._cols()[0] + ks
 

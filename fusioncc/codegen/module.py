@@ -86,17 +86,14 @@ class Module:
         for main in self.context.mains:
             member = self.context.member(main)
             output = self.context.output(main)
-            lines.append(f"    {names[member.weight]:8} {list(member.weight.shape)} {_layout(member.weight)}")
-            if member.bias is not None:
-                lines.append(f"    {names[member.bias]:8} {list(member.bias.shape)} {_layout(member.bias)}")
+            operands = [member.weight, member.bias]
             for branch in group.branches_of(main):
                 down, up = self.context.member(branch.down), self.context.member(branch.up)
-                for operand in (down.weight, down.bias, up.weight, up.bias, *branch.scale_tensors):
-                    if operand is not None:
-                        lines.append(f"    {names[operand]:8} {list(operand.shape)} {_layout(operand)}")
-            lines.append(
-                f"    {output_name(self.context, main):8} [{M}, {member.n}] {output.dtype} = {_formula(self.context, main)}"
-            )
+                operands += [down.weight, down.bias, up.weight, up.bias, *branch.scale_tensors]
+            for operand in operands:
+                if operand is not None:
+                    lines.append(f"    {names[operand]:8} {list(operand.shape)} {_layout(operand)}")
+            lines.append(f"    {output.name:8} [{M}, {member.n}] {output.dtype} = {_formula(self.context, main)}")
         lines.append("")
         for kernel, name in zip(self.kernels, self._function_names(), strict=True):
             lines.append(f"    {name}: {_tile_words(kernel)}")
@@ -107,7 +104,7 @@ class Module:
         results = [buffer.name for buffer in self.buffers if buffer.role != "scratch"]
         body: list[str] = [
             *paragraph(
-                f'"""{", ".join(results)} from tensors in the shapes of the header (weights [K, N], any strides); '
+                f'"""{", ".join(results)} from tensors in the shapes of the header ([K, N] for weights); '
                 '``empty`` allocates."""',
                 rest="",
             ),
@@ -133,11 +130,6 @@ class Module:
         return "x.dtype" if buffer.dtype == self.context.group.lhs.dtype else TORCH_DTYPES[buffer.dtype]
 
 
-def output_name(context: Context, main: int) -> str:
-    """Name of a main member's output."""
-    return context.output(main).name
-
-
 def _layout(operand: Operand) -> str:
     return f"{operand.dtype}" + (f", strides {operand.strides}" if operand.strides else "")
 
@@ -146,23 +138,26 @@ def _formula(context: Context, main: int) -> str:
     names, member = context.names(), context.member(main)
     terms = [f"x @ {names[member.weight]}"] + ([] if member.bias is None else [names[member.bias]])
     for branch in context.group.branches_of(main):
-        a, b = names[context.member(branch.down).weight], names[context.member(branch.up).weight]
-        factors = [
-            *([] if branch.scale == 1.0 else [repr(branch.scale)]),
-            *(names[scale] for scale in branch.scale_tensors),
-        ]
-        terms.append(" * ".join([*factors, f"(x @ {a}) @ {b}"]))
+        down, up = context.member(branch.down), context.member(branch.up)
+        b, scales = names[up.weight], [names[scale] for scale in branch.scale_tensors]
+        terms.append(_scaled(branch.scale, *scales, f"(x @ {names[down.weight]}) @ {b}"))
+        if down.bias is not None:
+            terms.append(_scaled(down.bias_scale, f"{names[down.bias]} @ {b}"))
+        if up.bias is not None:
+            terms.append(_scaled(up.bias_scale, names[up.bias]))
     return " + ".join(terms)
+
+
+def _scaled(scale: float, *factors: str) -> str:
+    return " * ".join([*([] if scale == 1.0 else [repr(scale)]), *factors])
 
 
 def _tile_words(kernel: Kernel) -> str:
     tile = kernel.tile
-    size = (
-        f"{tile.block_m}x{tile.block_n}x{tile.block_k}"
-        if kernel.stem == "main"
-        else f"{tile.block_m} rows x {tile.block_k}"
-    )
+    columns = "RP" if kernel.stem == "down" else str(tile.block_n)
     swap = ", transposed" if tile.swap_operands else ""
+    programs = f"{kernel.blocks} programs for a block of rows"
     if kernel.workers is not None:
-        swap += f", TMA, {kernel.workers} persistent programs"
-    return f"tile {size}{swap}, {kernel.blocks} tiles for a block of rows, {tile.num_warps} warps, {tile.num_stages} stages"
+        programs = f"{kernel.blocks} tiles for a block of rows, TMA, {kernel.workers} persistent programs"
+    size = f"{tile.block_m}x{columns}x{tile.block_k}{swap}"
+    return f"tile {size}, {programs}, {tile.num_warps} warps, {tile.num_stages} stages"

@@ -20,9 +20,9 @@ TIERS = ("fp32", "relaxed")
 class Product:
     """How two tiles are multiplied.
 
-    ``left`` and ``right`` are suffixes that convert the operands (empty: as loaded; ``{left}``, ``{right}``: the other one). ``precision`` is the
-    ``input_precision`` of the dot (empty for 16-bit operands). ``pieces``: the right operand is fp32, the left one
-    bf16, and the right one goes in as three bf16 pieces.
+    ``left`` and ``right`` are suffixes that convert the operands (empty: as loaded); ``{left}`` and ``{right}`` in them
+    name the other operand. ``precision`` is the ``input_precision`` of the dot (empty for 16-bit operands). ``pieces``:
+    the right operand is fp32, the left one bf16, and the right one goes in as three bf16 pieces.
     """
 
     left: str = ""
@@ -79,7 +79,7 @@ def in_pieces(a, dtype: tl.constexpr):
 
 
 def dot(left: str, right: str, acc: str, product: Product, swap: bool, *, opens: bool = False) -> tuple[str, ...]:
-    """``acc += left @ right`` (``acc = left @ right`` when it opens the accumulator); operands change sides in a swapped tile."""
+    """``acc += left @ right``, or ``acc =`` that when it opens the accumulator; a swapped tile swaps the operands."""
     names = [right + piece for piece in ("_low", "_middle", "_high")] if product.pieces else [right + product.right]
     names = [name.format(left=left) for name in names]
     lines = [f"{right}_high, {right}_middle, {right}_low = in_pieces({right}, {left}.dtype)"] if product.pieces else []

@@ -1,4 +1,4 @@
-"""Schedule ``split``: a down kernel writes ``X @ A``, the main kernels open their accumulators with the joined product."""
+"""Schedule ``split``: a down kernel writes ``X @ A``, and the main kernels open their accumulators with its join."""
 
 from fusioncc.codegen.context import Context
 from fusioncc.codegen.k_loop import KLoop
@@ -20,9 +20,9 @@ def kernels(context: Context, schedule: Schedule) -> list[Kernel]:
 
 
 def down_kernel(context: Context, pool: Pool) -> Kernel:
-    """Tiles are (row block, slice of K); each writes fp32 partial sums, or the saved product where there is one slice."""
-    branches = [next(branch for branch in context.branches if branch.down == down) for down in pool.members]
-    lows = low_ranks(context, tuple(branches), pool.tile)
+    """Tiles are (row block, slice of K); each writes fp32 partial sums, or the saved product itself."""
+    branches = tuple(context.first_branch(down) for down in dict.fromkeys(pool.members))
+    lows = low_ranks(context, branches, pool.tile)
     loop = KLoop(context, pool)
     width = max(context.group.k, pool.k_split * max(int(context.slices(down, 1).shape[2]) for down in pool.members))
     wide = wide_rows(context.group, width)

@@ -82,7 +82,7 @@ def block_constants(tile: TileConfig, *letters: str) -> tuple[Param, ...]:
 
 
 def wide_rows(group: Group, width: int) -> bool:
-    """Whether row offsets into X or into a buffer ``width`` columns wide need 64 bits: M is symbolic, or an extent is large."""
+    """Whether offsets of rows in X or in a buffer ``width`` columns wide need 64 bits, as they may for a symbolic M."""
     return bool(group.m_symbol) or group.m * max(group.lhs.strides[0], width) >= INT32_ELEMENTS
 
 

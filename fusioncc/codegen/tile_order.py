@@ -11,10 +11,11 @@ def one_row_block(group: Group, pool: Pool) -> bool:
     return not group.m_symbol and group.m <= pool.tile.block_m
 
 
-def main_order(group: Group, pool: Pool, n_blocks: str, params: tuple[Param, ...]) -> Part:
+def main_order(group: Group, pool: Pool, n: Param) -> Part:
     """Grouped ordering: ``GROUP_M`` row blocks walk the columns together, so that tiles of W are reused from L2.
 
-    The tile's number is the program's id, or ``tile`` in a persistent kernel. The order falls back to simpler forms of the same order: all row blocks fit in one group, or there is one row block only.
+    The tile's number is the program's id, or ``tile`` in a persistent kernel. The order falls back to simpler forms of
+    itself: all row blocks fit in one group, or there is one row block only.
     """
     index = "tl.program_id(0)" if pool.workers is None else "tile"
     if one_row_block(group, pool):
@@ -29,12 +30,12 @@ def main_order(group: Group, pool: Pool, n_blocks: str, params: tuple[Param, ...
         part("# Grouped ordering: GROUP_M row blocks walk the columns together and share W's tiles in L2.")
         + row_blocks
         + part(
-            f"group_size = GROUP_M * {n_blocks}",
+            f"group_size = GROUP_M * tl.cdiv({n.name}, BLOCK_N)",
             f"first_row_block = {index} // group_size * GROUP_M",
             "group_rows = min(row_blocks - first_row_block, GROUP_M)",
             f"row_block = first_row_block + {index} % group_size % group_rows",
             f"col_block = {index} % group_size // group_rows",
-            params=(*params, constant("GROUP_M", pool.group_m)),
+            params=(n, *block_constants(pool.tile, "N"), constant("GROUP_M", pool.group_m)),
         )
     )
 

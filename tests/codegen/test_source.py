@@ -1,0 +1,78 @@
+"""The emitted text: golden files, format, names, and the launch description that goes with it."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fusioncc.codegen import EmittedModule, emit
+from tests.codegen.cases import TILE, Main, golden, group, inline
+
+GOLDEN = Path(__file__).parent / "golden"
+CASES = golden()
+
+
+def emitted(name: str) -> EmittedModule:
+    value, schedule, tier = CASES[name]
+    return emit(value, schedule, name=name, tier=tier, why="A golden file.")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden(name: str, request: pytest.FixtureRequest) -> None:
+    path, source = GOLDEN / f"{name}.py", emitted(name).source
+    if request.config.getoption("--update-golden", default=False):
+        path.write_text(source)
+    assert source == path.read_text(), "run pytest tests/codegen --update-golden and read the difference"
+
+
+def test_no_stale_golden() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.py")} == set(CASES)
+
+
+@pytest.mark.parametrize("command", [["format", "--check"], ["check", "--select", "E,F,W,I,UP"]], ids=" ".join)
+def test_ruff_has_nothing_to_say(command: list[str]) -> None:
+    files = sorted(map(str, GOLDEN.glob("*.py")))
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", *command, "--isolated", "--line-length", "120", *files],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_launches_describe_the_kernels(name: str) -> None:
+    module = emitted(name)
+    functions = {node.name: node for node in ast.parse(module.source).body if isinstance(node, ast.FunctionDef)}
+    for launch in module.launches:
+        assert [arg.name for arg in launch.args] == [arg.arg for arg in functions[launch.kernel].args.args]
+        for arg in launch.args:
+            if arg.kind == "operand":
+                assert arg.operand in module.operands
+            if arg.kind == "buffer":
+                assert arg.value in {buffer.name for buffer in module.buffers}
+    arguments = [arg.arg for arg in functions["launch"].args.args]
+    assert len(arguments) == len(module.operands) + 1
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_parameter_is_read(name: str) -> None:
+    for node in ast.parse(emitted(name).source).body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith(("main_", "down_")):
+            read = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+            assert {arg.arg for arg in node.args.args} <= read
+
+
+def test_equal_mains_share_a_function() -> None:
+    value = group(33, 200, Main(192), Main(64), Main(136))
+    module = emit(value, inline(value, TILE), name="k", tier="fp32", why="a test")
+    assert [launch.kernel for launch in module.launches] == ["main_0", "main_0", "main_2"]
+    assert [launch.programs(33) for launch in module.launches] == [2 * 3, 2 * 1, 2 * 3]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_backslash(name: str) -> None:
+    """Torch 2.11 embeds a kernel's source in a string of its wrapper."""
+    assert "\\" not in emitted(name).source
