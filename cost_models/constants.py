@@ -1,7 +1,7 @@
 """Every calibrated constant of the cost models, with its unit and where it comes from.
 
 What belongs to a card (bandwidths, rates, the gap between two launches) is in :class:`fusioncc.device.Device`. What is
-here belongs to the code that runs on it: vendor kernels and Triton kernels with pointer loads. Times quoted as
+here belongs to the code that runs on it: vendor kernels and Triton kernels. Times quoted as
 measured are of a LoRA forward with K = 4096, N = 28672 unless said otherwise, on one H200 (torch 2.11, triton 3.6,
 graph replay, weights streaming from memory). "Fitted" constants were chosen to meet those times, "fitted on the sweep"
 ones on half the shapes of ``benchmarks/results/sweep_tiles.json`` (the other half checks them); "assumed" ones wait for
@@ -36,7 +36,8 @@ EMITTED_RAMP_US = 0.37
 """First load and last store of an emitted kernel that nothing hides, us. Fitted on the sweep (down kernels)."""
 
 GEMM_RAMP_US = 1.5
-"""The same for a vendor GEMM, us. Fitted: GEMM alone and torch.compile on the shapes of the sweep, with the two below."""
+"""The same for a vendor GEMM, us. Fitted: GEMM alone and torch.compile on the shapes of the
+sweep."""
 
 SHALLOW_RAMP_US = 1.5
 """The same for a vendor GEMM of one or two K steps (an up product), us. Fitted: torch.compile at M = 1 and 16."""
@@ -54,8 +55,7 @@ SLICE_US = 0.1
 """One more slice of partial sums read by every tile of the consumer, us. Measured: 32 slices pay at one row."""
 
 INLINE_MIN_COLUMNS = 32
-"""Columns of MMA work that X@A takes at least: a narrow dot takes the time of a wider one. Fitted on the
-sweep."""
+"""Columns of MMA work that X@A takes at least: a narrow dot takes the time of a wider one. Fitted on the sweep."""
 
 EMITTED_MMA = 1.15
 """MMA rate of an emitted tile over the device's (a sustained rate of a whole GEMM): 0.87 of the H200's datasheet. What
@@ -73,7 +73,7 @@ VENDOR_TILES = ((128, 256), (256, 128), (128, 128), (64, 256), (64, 128), (64, 6
 """Tiles (rows, columns) a vendor library is assumed to choose from; they run at the rate of emitted tiles."""
 
 VENDOR_STAGES = 6
-"""Stages of their K loop. Fitted, see GEMM_RAMP_US; 5 to 8 do alike."""
+"""Stages of their K loop. Fitted with the ramp; 5 to 8 do alike."""
 
 VENDOR_BLOCK_K = 64
 """K step of those tiles, elements."""
