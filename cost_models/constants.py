@@ -1,10 +1,11 @@
 """Every calibrated constant of the cost models, with its unit and where it comes from.
 
 What belongs to a card (bandwidths, rates, the gap between two launches) is in :class:`fusioncc.device.Device`. What is
-here belongs to the code that runs on it: vendor kernels and Triton kernels with pointer loads. Times quoted as
+here belongs to the code that runs on it: vendor kernels and Triton kernels. Times quoted as
 measured are of a LoRA forward with K = 4096, N = 28672 unless said otherwise, on one H200 (torch 2.11, triton 3.6,
-graph replay, weights streaming from memory). "Fitted" constants were chosen to meet those times; "assumed" ones wait
-for a calibration.
+graph replay, weights streaming from memory). "Fitted" constants were chosen to meet those times, "fitted on the sweep"
+ones on half the shapes of ``benchmarks/results/sweep_tiles.json`` (the other half checks them); "assumed" ones wait for
+a calibration.
 """
 
 READ_GAIN = 1.08
@@ -15,28 +16,28 @@ L2_RESIDENT = 0.8
 """Fraction of the L2 that a tensor may fill and still be found there by the next kernel. Assumed (hashing, other
 data)."""
 
-L2_SM_SHARE = 1.4
-"""What one multiprocessor can draw from the L2, as a multiple of its fair share. Assumed: 64 bytes a clock of its
-own."""
+L2_SM_SHARE = 1.6
+"""What one multiprocessor can draw from the L2, as a multiple of its fair share: 64 bytes a clock, the width of its
+port."""
 
-LOAD_LATENCY_US = 0.18
-"""Time of a load that misses the L2 when the memory is busy, us. Assumed."""
+LOAD_LATENCY_US = 0.45
+"""Time of a load under way while others hide it: a K loop of s stages takes this over s - 1 a step, us. Fitted on the
+sweep."""
 
-STEP_US = 0.005
-"""Barriers and address arithmetic of one K step that the MMA does not hide, us. Assumed, about 25 clocks."""
+EXPOSED_LOAD_US = 0.5
+"""Time that each K step of an inline tile waits for A where the warp-level MMA of Hopper keeps that load out of the
+pipeline, us. Fitted on the sweep: 64 rows, 32-row tiles, inline against split main."""
 
-OVERLAP_LEAK = 0.03
-"""Fraction of the terms that do not bind which still shows. Assumed; ranks tiles that are bound alike."""
+JOIN_US = 7.0
+"""Reading the partial sums and B and opening the accumulator before the K loop can start, us, once for each program
+that a multiprocessor runs one after another. Hidden like a load where others stream. Fitted on the sweep."""
 
-GEMM_RAMP_US = 2.5
-"""Filling the pipeline and draining the last stores of a GEMM kernel, us. Fitted: GEMM alone, N = 4096, 11.9 us for
-33.5 MB."""
+EMITTED_RAMP_US = 0.37
+"""First load and last store of an emitted kernel that nothing hides, us. Fitted on the sweep (down kernels)."""
 
-EMITTED_RAMP_US = 1.5
-"""The same for an emitted main tile, us. Fitted on the sweep."""
-
-DOWN_RAMP_US = 0.33
-"""The same for a down kernel, with its short loops and small stores, us. Fitted on the sweep."""
+GEMM_RAMP_US = 1.5
+"""The same for a vendor GEMM, us. Fitted: GEMM alone and torch.compile on the shapes of the
+sweep."""
 
 SHALLOW_RAMP_US = 1.5
 """The same for a vendor GEMM of one or two K steps (an up product), us. Fitted: torch.compile at M = 1 and 16."""
@@ -44,56 +45,35 @@ SHALLOW_RAMP_US = 1.5
 POINTWISE_RAMP_US = 0.5
 """The same for an elementwise kernel, us. Fitted: eager less GEMM alone at M = 1."""
 
-SKINNY_GEMM_US = 8.0
+SKINNY_GEMM_US = 7.0
 """Floor of a vendor GEMM with a narrow side and a deep K, us. Measured 7 to 10 "whatever its size"."""
 
 SKINNY_N = 128
 """Columns up to which the floor applies. Highest rank in use."""
 
-JOIN_US = 1.3
-"""Opening an accumulator with the joined product before the K loop can start, us. Fitted: split main over inline main at
-64 rows."""
-
 SLICE_US = 0.1
 """One more slice of partial sums read by every tile of the consumer, us. Measured: 32 slices pay at one row."""
 
-INLINE_STREAM = 0.8
-"""Streaming rate of a kernel with a second operand stream over one without. Measured: 56.3 against 62.6 us at M =
-16."""
-
 INLINE_MIN_COLUMNS = 32
-"""Columns of MMA work that X@A takes at least in an inline tile. Fitted: M = 256, 133 us where split takes 108."""
+"""Columns of MMA work that X@A takes at least: a narrow dot takes the time of a wider one. Fitted on the sweep."""
 
-EMITTED_MMA = {
-    (16, 32): 0.31,
-    (16, 64): 0.39,
-    (16, 128): 0.39,
-    (16, 256): 0.45,
-    (32, 32): 0.60,
-    (32, 64): 0.95,
-    (32, 128): 0.73,
-    (32, 256): 0.73,
-    (64, 64): 0.60,
-    (64, 128): 0.74,
-    (64, 256): 0.78,
-    (128, 128): 0.86,
-    (128, 256): 0.88,
-}
-"""Fraction of the card's MMA rate that a pointer-load tile reaches, by (short, long) side. Fitted on the sweep; a wave
-that does not fill the card shows in it too, so that it does not simply rise with the area."""
+EMITTED_MMA = 1.15
+"""MMA rate of an emitted tile over the device's (a sustained rate of a whole GEMM): 0.87 of the H200's datasheet. What
+narrow tiles lose is in their traffic through the L2. Fitted on the sweep."""
 
-EMITTED_TMA = {(64, 256): 0.80, (128, 128): 0.90, (128, 256): 1.0}
-"""The same for persistent tiles through TMA descriptors. Fitted: 2048 and 8192 rows."""
+NO_WGMMA = 0.38
+"""Factor on a Hopper tile whose MMA rows are fewer than 64 (it falls back to the warp-level MMA). Fitted on the
+sweep."""
 
-TWO_STAGES = 0.92
-"""Factor on the MMA rate of a K loop with two stages: one load in flight, exposed behind every MMA. Assumed."""
+TMA_DRAW = 0.4
+"""What a tile through descriptors takes of a multiprocessor's L2 port over the same tile through pointers (no address
+or issue work in the threads). Fitted: persistent split mains of 256 to 8192 rows, to within 7 %."""
 
-NO_WGMMA = 0.42
-"""Factor on a Hopper tile whose MMA rows are fewer than 64 (it falls back to the warp-level MMA). Assumed."""
+VENDOR_TILES = ((128, 256), (256, 128), (128, 128), (64, 256), (64, 128), (64, 64))
+"""Tiles (rows, columns) a vendor library is assumed to choose from; they run at the rate of emitted tiles."""
 
-VENDOR_MMA = {(128, 256): 1.0, (256, 128): 1.0, (128, 128): 0.92, (64, 256): 0.85, (64, 128): 0.72, (64, 64): 0.5}
-"""Tiles (rows, columns) a vendor library is assumed to choose from, with their fraction of the MMA rate. The largest is
-1 by definition (the device's rate is a large vendor GEMM's); the others assumed."""
+VENDOR_STAGES = 6
+"""Stages of their K loop. Fitted with the ramp; 5 to 8 do alike."""
 
 VENDOR_BLOCK_K = 64
 """K step of those tiles, elements."""

@@ -56,8 +56,8 @@ def shared_bytes(launch: Launch, device: Device) -> int:
     """Upper bound of the shared memory of one program.
 
     The loop holds its operand tiles once for each stage (one stage less before Hopper), the 16-bit pieces of fp32
-    adapters, and what a ``join`` read of B before it. Staging the output tile comes after, in the same memory. Exact for
-    the pointer prototypes compiled for capability 90 with bf16 tiles of at least 64 rows.
+    adapters, and what a ``join`` read of B before it. Staging the output tile comes after, in the same memory. Exact
+    for the pointer prototypes compiled for capability 90 with bf16 tiles of at least 64 rows.
     """
     assert launch.pool is not None
     tile = launch.pool.tile

@@ -1,11 +1,11 @@
-"""Time of an emitted grid: tile counts, waves, tail, and a K loop bound by MMA, L2, memory or latency."""
+"""Time of an emitted grid: tile counts, waves, tail, and a K loop between MMA, L2, memory and latency."""
 
-from math import ceil
+from math import ceil, hypot
 
 from fusioncc.cost_models import constants as c
 from fusioncc.cost_models.cost import Cost
 from fusioncc.cost_models.launches import Launch
-from fusioncc.cost_models.resources import columns, occupancy, step_bytes, warp_group_mma
+from fusioncc.cost_models.resources import occupancy, step_bytes, warp_group_mma
 from fusioncc.cost_models.traffic import traffic
 from fusioncc.device import Device
 
@@ -27,67 +27,76 @@ def unit_tflops(unit: str, device: Device) -> float:
 
 
 def mma_fraction(launch: Launch, device: Device) -> float:
-    """Fraction of the arithmetic rate that the tiles of an emitted launch reach."""
-    assert launch.pool is not None
+    """MMA rate of the tiles of an emitted launch over the device's."""
     if launch.unit == "fp32":
         return c.FMA_RATE
-    tile = launch.pool.tile
-    short, long = sorted((max(tile.block_m, 16), max(columns(launch), 16)))
-    table = c.EMITTED_TMA if tile.tma else c.EMITTED_MMA
-    fraction = table[min(short, 128), min(max(long, 32), 256)]
-    fraction *= c.TWO_STAGES if tile.num_stages <= 2 else 1.0
-    return fraction * (c.NO_WGMMA if device.capability == 90 and not warp_group_mma(launch, device) else 1.0)
+    return c.EMITTED_MMA * (c.NO_WGMMA if _warp_level_hopper(launch, device) else 1.0)
 
 
 def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | None:
     """Cost of an emitted launch with ``warm`` tensors in the L2; None when no rate is known or it does not fit.
 
-    The busiest multiprocessor decides: it runs ``ceil(tiles / multiprocessors)`` tiles. The fluid time (all
-    multiprocessors equally busy) is reported as the term, the rest as the tail.
+    Four things go on at once: memory traffic, and on the busiest multiprocessor, which runs ``ceil(tiles / workers)``
+    tiles, the L2 port, the MMA and the chain of loads that wait for one another. Each hides the others in part: they
+    add up as the root of their squares. The terms reported are fluid (all multiprocessors equally busy); the rest of
+    the busiest one is the tail, and what the largest does not hide is latency.
     """
     assert launch.pool is not None
-    tile, down = launch.pool.tile, launch.body == "down"
-    resident = occupancy(launch, device)
-    if launch.unit is None or resident == 0:
+    fitting = occupancy(launch, device)
+    if launch.unit is None or fitting == 0:
         return None
+    resident = 1 if launch.pool.workers else fitting
+    tile, down = launch.pool.tile, launch.body == "down"
     slices = launch.pool.k_split if down else 1
     tiles = ceil(launch.m / tile.block_m) * (slices if down else ceil(launch.n / tile.block_n))
     steps = ceil(ceil(launch.k / slices) / tile.block_k)
-    busiest = ceil(tiles / device.multiprocessors)
-    spread = tiles / device.multiprocessors
+    spread = tiles / min(launch.pool.workers or device.multiprocessors, device.multiprocessors)
 
-    low = (
-        sum(max(rank.padded, c.INLINE_MIN_COLUMNS) * rank.pieces for rank in launch.ranks)
-        if launch.body != "join"
-        else 0
-    )
-    work = 2 * tile.block_m * ((0 if down else tile.block_n) + low) * tile.block_k * steps
-    rate = unit_tflops(launch.unit, device) * 1e6 / device.multiprocessors * mma_fraction(launch, device)
-    tile_mma = work / rate + steps * c.STEP_US
-
-    tile_l2 = steps * step_bytes(launch, min(launch.m, tile.block_m))
-    l2_per_us = device.l2_gbps * 1e3
-    narrow = launch.body == "inline" and device.capability == 90 and not warp_group_mma(launch, device)
-    stream = c.INLINE_STREAM if narrow else 1.0
-    l2 = tiles * tile_l2 / l2_per_us / stream
-    bytes_ = traffic(launch, warm, device, tile.block_m, launch.pool.group_m)
-    dram = bytes_.dram_us(device) / stream
-
-    mma = spread * tile_mma
-    fluid = max(dram, l2, mma)
-    drawn = busiest * tile_l2 * device.multiprocessors / (l2_per_us * c.L2_SM_SHARE)
-    quantised = max(fluid, busiest * tile_mma, drawn)
-    chain = ceil(spread / resident) * steps * c.LOAD_LATENCY_US / max(1, tile.num_stages - 1)
-    leak = c.OVERLAP_LEAK * (dram + l2 + mma + chain - max(fluid, chain))
-    join = c.JOIN_US + c.SLICE_US * launch.slices if launch.body == "join" else 0.0
+    dram = (moved := traffic(launch, warm, device, tile.block_m, launch.pool.group_m)).dram_us(device)
+    tile_l2, tile_mma = _l2_us(launch, steps, device), _mma_us(launch, steps, device)
+    fluid = max(dram, spread * tile_l2, spread * tile_mma)
+    busy = (dram, ceil(spread) * tile_l2, ceil(spread) * tile_mma)
+    chain = ceil(spread / resident) * _chain_us(launch, steps, device)
+    join = c.SLICE_US * launch.slices if launch.body == "join" else 0.0
     return Cost(
         dram=dram,
-        l2=l2,
-        mma=mma,
-        latency=(c.DOWN_RAMP_US if down else c.EMITTED_RAMP_US) + max(0.0, chain - quantised) + join + leak,
+        l2=spread * tile_l2,
+        mma=spread * tile_mma,
+        latency=c.EMITTED_RAMP_US + join + hypot(*busy, chain) - max(busy),
         launch=device.launch_us,
-        tail=quantised - fluid,
-        dram_bytes=bytes_.dram,
+        tail=max(busy) - fluid,
+        dram_bytes=moved.dram,
         tiles=tiles,
         waves=spread / resident,
     )
+
+
+def _warp_level_hopper(launch: Launch, device: Device) -> bool:
+    return device.capability == 90 and not warp_group_mma(launch, device)
+
+
+def _l2_us(launch: Launch, steps: int, device: Device) -> float:
+    """Time that the operands of one tile take through the L2 port of a multiprocessor, us."""
+    assert launch.pool is not None
+    tile = launch.pool.tile
+    drawn = steps * step_bytes(launch, min(launch.m, tile.block_m)) * (c.TMA_DRAW if tile.tma else 1.0)
+    return drawn * device.multiprocessors / (device.l2_gbps * 1e3 * c.L2_SM_SHARE)
+
+
+def _mma_us(launch: Launch, steps: int, device: Device) -> float:
+    """Time that one tile takes on the arithmetic units of a multiprocessor, us."""
+    assert launch.pool is not None and launch.unit is not None
+    tile = launch.pool.tile
+    low = 0 if launch.body == "join" else sum(max(r.padded, c.INLINE_MIN_COLUMNS) * r.pieces for r in launch.ranks)
+    work = 2 * tile.block_m * ((0 if launch.body == "down" else tile.block_n) + low) * tile.block_k * steps
+    rate = unit_tflops(launch.unit, device) * 1e6 / device.multiprocessors * mma_fraction(launch, device)
+    return work / rate
+
+
+def _chain_us(launch: Launch, steps: int, device: Device) -> float:
+    """Time of one program whose loads nobody else delays: opening the accumulator and the K loop, us."""
+    assert launch.pool is not None
+    step = c.LOAD_LATENCY_US / max(1, launch.pool.tile.num_stages - 1)
+    if launch.body == "inline" and _warp_level_hopper(launch, device):
+        step += c.EXPOSED_LOAD_US
+    return steps * step + (c.JOIN_US if launch.body == "join" else 0.0)

@@ -1,7 +1,7 @@
 """Time of kernels that are not ours: vendor GEMMs and the elementwise kernels between them."""
 
 from dataclasses import replace
-from math import ceil
+from math import ceil, hypot
 
 from fusioncc.cost_models import constants as c
 from fusioncc.cost_models.cost import Cost
@@ -30,8 +30,8 @@ def vendor_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | 
     if launch.unit is None:
         return None
     options = [
-        _tiled(launch, warm, device, tile, fraction, split)
-        for tile, fraction in c.VENDOR_MMA.items()
+        _tiled(launch, warm, device, tile, split)
+        for tile in c.VENDOR_TILES
         for split in c.VENDOR_SPLITS
         if split == 1 or launch.k >= 4 * split * c.VENDOR_BLOCK_K
     ]
@@ -41,33 +41,36 @@ def vendor_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | 
     return best
 
 
-def _tiled(
-    launch: Launch, warm: frozenset[str], device: Device, tile: tuple[int, int], fraction: float, split: int
-) -> Cost:
+def _tiled(launch: Launch, warm: frozenset[str], device: Device, tile: tuple[int, int], split: int) -> Cost:
+    """A GEMM in tiles through descriptors, its terms combined as :func:`~fusioncc.cost_models.tiles.grid_cost` does."""
     assert launch.unit is not None
     block_m, block_n = tile
     count = ceil(launch.m / block_m) * ceil(launch.n / block_n) * split * launch.batch
     depth = launch.k / split
-    rate = (
-        unit_tflops(launch.unit, device) * 1e6 / device.multiprocessors * (1.0 if launch.unit == "fp32" else fraction)
-    )
-    tile_mma = 2 * block_m * block_n * depth / rate
-    spread = count / device.multiprocessors
+    rate = unit_tflops(launch.unit, device) * 1e6 / device.multiprocessors
+    tile_mma = 2 * block_m * block_n * depth / (rate * (1.0 if launch.unit == "fp32" else c.EMITTED_MMA))
     tile_bytes = depth * (min(block_m, launch.m) * launch.x_element + block_n * launch.w_element)
-    partial = launch.batch * launch.m * launch.n * 4 * 2 * split if split > 1 else 0
-    l2_per_us = device.l2_gbps * 1e3
-    l2 = (count * tile_bytes + partial) / l2_per_us
-    bytes_ = traffic(launch, warm, device, block_m, c.GROUP_M_VENDOR)
-    dram = bytes_.dram_us(device)
-    fluid = max(dram, l2, spread * tile_mma)
-    busiest = ceil(spread)
-    drawn = busiest * tile_bytes * device.multiprocessors / (l2_per_us * c.L2_SM_SHARE)
+    l2_per_us = device.l2_gbps * 1e3 / device.multiprocessors * c.L2_SM_SHARE
+    tile_l2 = tile_bytes * c.TMA_DRAW / l2_per_us
+    moved = traffic(launch, warm, device, block_m, c.GROUP_M_VENDOR)
+    dram = moved.dram_us(device)
+    spread = count / device.multiprocessors
+    busy = (dram, ceil(spread) * tile_l2, ceil(spread) * tile_mma)
+    chain = ceil(spread) * ceil(depth / c.VENDOR_BLOCK_K) * c.LOAD_LATENCY_US / (c.VENDOR_STAGES - 1)
+    ramp = c.SHALLOW_RAMP_US if launch.k <= 2 * c.VENDOR_BLOCK_K else c.GEMM_RAMP_US
     return Cost(
         dram=dram,
-        l2=l2,
+        l2=spread * tile_l2,
         mma=spread * tile_mma,
-        latency=c.SHALLOW_RAMP_US if launch.k <= 2 * c.VENDOR_BLOCK_K else c.GEMM_RAMP_US,
+        latency=ramp + hypot(*busy, chain) - max(busy) + _sum_us(launch, split, device),
         launch=device.launch_us,
-        tail=max(fluid, busiest * tile_mma, drawn) - fluid,
-        dram_bytes=bytes_.dram,
+        tail=max(busy) - max(dram, spread * tile_l2, spread * tile_mma),
+        dram_bytes=moved.dram,
     )
+
+
+def _sum_us(launch: Launch, split: int, device: Device) -> float:
+    """Writing fp32 partial sums of a K split and adding them in a second kernel, us."""
+    if split == 1:
+        return 0.0
+    return device.launch_us + launch.batch * launch.m * launch.n * 4 * 2 * split / (device.l2_gbps * 1e3)

@@ -19,8 +19,10 @@ MAX_ACCUMULATORS = {True: 144, False: 128}
 128) leaves room for a low-rank part; before, 136 spilled when compiled for capability 80 and 128 did not."""
 MIN_ACCUMULATORS = 4
 """Fewer leave most of a warp's MMA idle."""
-SWAP_ROWS = 16
+FEW_ROWS = 16
 """Row blocks up to this may be computed transposed: N becomes the M side of the MMA."""
+WIDEST_OF_FEW = 128
+"""Widest block of so few rows: wider ones leave multiprocessors without a tile, and nothing was measured there."""
 
 TMA_TILES = (
     TileConfig(128, 256, 64, 8, 3, tma=True),
@@ -36,14 +38,16 @@ TMA_CAPABILITY = 90
 def main_tiles() -> Iterator[TileConfig]:
     """Every main tile config with pointer loads, in a fixed order; few rows in both orientations."""
     for m, n, k, warps, stages in product(BLOCK_M, BLOCK_N, BLOCK_K, WARPS, STAGES):
-        for swap in (True, False) if m <= SWAP_ROWS else (False,):
+        if m <= FEW_ROWS and n > WIDEST_OF_FEW:
+            continue
+        for swap in (True, False) if m <= FEW_ROWS else (False,):
             yield TileConfig(m, n, k, warps, stages, swap_operands=swap)
 
 
 def down_tiles(columns: int) -> Iterator[TileConfig]:
     """Every tile config of a pass over X that makes ``columns`` low-rank columns."""
     for m, k, stages in product(BLOCK_M[:-1], BLOCK_K, STAGES):
-        yield TileConfig(m, columns, k, 4, stages, swap_operands=m <= SWAP_ROWS)
+        yield TileConfig(m, columns, k, 4, stages, swap_operands=m <= FEW_ROWS)
 
 
 def oversized(tile: TileConfig, m: int, n: int, k: int) -> str:
