@@ -27,10 +27,22 @@ EMITTED_DTYPES = ("bf16", "fp16", "fp32")
 """Dtypes that emitted kernels read and write."""
 
 aten = torch.ops.aten
-VIEWS = {aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default, aten.squeeze.default}
+VIEWS = {
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.reshape.default,
+    aten.unsqueeze.default,
+    aten.squeeze.default,
+}
 VIEWS |= {aten.squeeze.dim, aten.squeeze.dims}
 PERMUTES = {aten.permute.default, aten.transpose.int, aten.t.default}
-COPIES = {aten.clone.default, aten.contiguous.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default}
+COPIES = {
+    aten.clone.default,
+    aten.contiguous.default,
+    aten.alias.default,
+    aten.detach.default,
+    aten.lift_fresh_copy.default,
+}
 CASTS = {aten._to_copy.default, aten.to.dtype, torch.ops.prims.convert_element_type.default}
 SLICES = {aten.slice.Tensor, aten.select.int}
 PADS = {aten.constant_pad_nd.default}
@@ -244,7 +256,9 @@ def is_random(node: fx.Node) -> bool:
     """Whether a node draws random numbers."""
     target = node.target
     tags = getattr(target, "tags", ())
-    return torch.Tag.nondeterministic_seeded in tags or "inductor_random" in str(target) or "inductor_seed" in str(target)
+    return (
+        torch.Tag.nondeterministic_seeded in tags or "inductor_random" in str(target) or "inductor_seed" in str(target)
+    )
 
 
 def is_collective(node: fx.Node) -> bool:

@@ -86,14 +86,18 @@ def same_shape(facts: BranchFacts) -> Decision:
     pairs = (("M", main.m, up.m), ("N", main.n, up.n), ("M", main.m, facts.branch.down.m))
     for name, a, b in pairs:
         if not same_size(a, b):
-            return Rejected("same_shape", up.node.name, f"{name} of the branch ({b}) is not provably that of the main product ({a})")
+            return Rejected(
+                "same_shape", up.node.name, f"{name} of the branch ({b}) is not provably that of the main product ({a})"
+            )
     if any(not same_size(gemm.batch, 1) for gemm in (main, up, facts.branch.down)):
         return Rejected("same_shape", up.node.name, "batched products (batch > 1) are not joined yet")
     for node in sorted(facts.inner, key=lambda n: n.name):
         value = tensor(node) if node.target is aten.add.Tensor else None
         if value is not None and not same_size(product(value.shape), main.m * main.n):
             return Rejected(
-                "same_shape", node.name, f"the sum broadcasts to {tuple(value.shape)}, more than the main product's {main.m} x {main.n}"
+                "same_shape",
+                node.name,
+                f"the sum broadcasts to {tuple(value.shape)}, more than the main product's {main.m} x {main.n}",
             )
     return Accepted("same_shape")
 
@@ -132,7 +136,9 @@ def joined_once(facts: BranchFacts) -> Decision:
     """Neither product of the branch is part of a branch that another main member has."""
     for gemm in (facts.branch.down, facts.branch.up):
         if gemm.node in facts.taken:
-            return Rejected("joined_once", gemm.node.name, f"{gemm.node.name} is part of another main member's branch already")
+            return Rejected(
+                "joined_once", gemm.node.name, f"{gemm.node.name} is part of another main member's branch already"
+            )
     return Accepted("joined_once")
 
 

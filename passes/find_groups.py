@@ -93,7 +93,11 @@ def _independent_members(regions: list[Region], order: dict[fx.Node, int]) -> tu
             continue
         user, node = found[0].main.node.name, found[1].name
         rejections.append(
-            Rejected("independent", region.main.node.name, f"an operand of {user} is computed from {node}, a product of the same input")
+            Rejected(
+                "independent",
+                region.main.node.name,
+                f"an operand of {user} is computed from {node}, a product of the same input",
+            )
         )
     return kept, rejections
 
@@ -180,4 +184,3 @@ def _branch(joined: Joined, main: int, at: int) -> Branch:
 def fp32_precision() -> Any:
     """torch's setting for float32 matrix products, as Triton's ``input_precision`` names it."""
     return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-

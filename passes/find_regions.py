@@ -11,7 +11,16 @@ from dataclasses import dataclass, replace
 from torch import fx
 
 from fusioncc.decision import Rejected
-from fusioncc.graph import COPIES, EMITTED_DTYPES, aten, dtype_of, is_exact_cast, is_rounding, keeps_order, users_outside
+from fusioncc.graph import (
+    COPIES,
+    EMITTED_DTYPES,
+    aten,
+    dtype_of,
+    is_exact_cast,
+    is_rounding,
+    keeps_order,
+    users_outside,
+)
 from fusioncc.passes.branch_rules import BranchFacts, check_branch
 from fusioncc.passes.canonicalize import Gemm, product_nodes
 from fusioncc.passes.find_branches import LowRank, Scale, peel_scales
@@ -68,7 +77,8 @@ def _grow(
             here = user
             continue
         found = [
-            (replace(join, branch=join.branch.reading(main.lhs_key)), nodes) for join, nodes in _addends(user, here, branches)
+            (replace(join, branch=join.branch.reading(main.lhs_key)), nodes)
+            for join, nodes in _addends(user, here, branches)
         ]
         if not found:
             break
@@ -105,9 +115,7 @@ def _down_values(branch: LowRank) -> tuple[fx.Node, ...]:
     return (branch.down.result, *branch.inner)
 
 
-def _addends(
-    user: fx.Node, here: fx.Node, branches: dict[fx.Node, LowRank]
-) -> Iterator[tuple[Joined, set[fx.Node]]]:
+def _addends(user: fx.Node, here: fx.Node, branches: dict[fx.Node, LowRank]) -> Iterator[tuple[Joined, set[fx.Node]]]:
     """Branches that ``user`` adds to ``here``, each with the nodes it covers; nothing when the addend is anything else."""
     if user in branches and branches[user].up.addend is here and branches[user].up.beta == 1:
         branch = branches[user]
@@ -125,9 +133,7 @@ def _addends(
     yield from terms or ()
 
 
-def _terms(
-    node: fx.Node, scale: Scale, branches: dict[fx.Node, LowRank]
-) -> list[tuple[Joined, set[fx.Node]]] | None:
+def _terms(node: fx.Node, scale: Scale, branches: dict[fx.Node, LowRank]) -> list[tuple[Joined, set[fx.Node]]] | None:
     """A value read as a sum of branches, with the scale in front of each; None when some part is no branch."""
     source, factor, passed = peel_scales(node, frozenset(branch.up.result for branch in branches.values()))
     scale = scale.times(factor)

@@ -41,9 +41,7 @@ class _Insertion:
         return node
 
 
-def insert_kernels(
-    graph: fx.Graph, groups: list[tuple[Group, EmittedModule, ModuleType]], form: str
-) -> None:
+def insert_kernels(graph: fx.Graph, groups: list[tuple[Group, EmittedModule, ModuleType]], form: str) -> None:
     """Replace the regions of ``groups`` in ``graph``, all or none; ``form`` is ``visible`` or ``call``."""
     by_name = {node.name: node for node in graph.nodes}
     insertions = [_Insertion(graph, by_name) for _ in groups]
@@ -155,11 +153,12 @@ def _called(
     assert x is not None
     kept = [buffer for buffer in emitted.buffers if buffer.role != "scratch"]
     values = tuple(x.new_empty(_shape(buffer, x.shape[0]), dtype=TORCH_DTYPES[buffer.dtype]) for buffer in kept)
-    operands = tuple(_as_operand(insertion, lhs if o.node == group.lhs.node else insertion.by_name[o.node], o) for o in emitted.operands)
+    operands = tuple(
+        _as_operand(insertion, lhs if o.node == group.lhs.node else insertion.by_name[o.node], o)
+        for o in emitted.operands
+    )
     result = insertion.call(launcher(module), operands, values, name=emitted.name)
-    return {
-        buffer.name: insertion.call(operator.getitem, (result, at), values[at]) for at, buffer in enumerate(kept)
-    }
+    return {buffer.name: insertion.call(operator.getitem, (result, at), values[at]) for at, buffer in enumerate(kept)}
 
 
 def _as_operand(insertion: _Insertion, node: fx.Node, operand: Operand) -> fx.Node:

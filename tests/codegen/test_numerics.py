@@ -51,7 +51,7 @@ def run(load, value: Group, schedule: Schedule, tier: str = "fp32", seed: int = 
     emitted = emit(value, schedule, name="module", tier=tier, why="a test")
     module, tensors = load(emitted), reference.draw(emitted, value, seed)
     operands = [tensors[operand] for operand in emitted.operands]
-    nan = lambda shape, **options: torch.full(shape, math.nan, **options)  # noqa: E731
+    nan = lambda shape, **options: torch.full(shape, math.nan, **options)
     return module.launch(*operands, empty=nan), module.eager(*operands), reference.results(value, tensors)
 
 

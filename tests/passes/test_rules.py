@@ -154,7 +154,9 @@ class Case:
 
 CASES = (
     Case("same_lhs", _other_lhs, "mm_1", "not the same value"),
-    Case("low_rank", lambda: replace(branch_facts(Build()), max_rank_fraction=0.05), "mm_1", "rank 4 is more than 0.05"),
+    Case(
+        "low_rank", lambda: replace(branch_facts(Build()), max_rank_fraction=0.05), "mm_1", "rank 4 is more than 0.05"
+    ),
     Case(
         "same_shape",
         lambda: replace(branch_facts(Build()), main=replace(branch_facts(Build()).main, m=7)),
