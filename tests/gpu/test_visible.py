@@ -132,7 +132,8 @@ def test_layer_of_any_shape(dtype: torch.dtype, rows: int, rank: int) -> None:
                 layer, backend="fusioncc", dynamic=False, options={"schedule": schedule, "on_error": "raise"}
             )
             results = [compiled(x) for _ in range(3)]
-            assert rms(results[0], truth) <= 1.1 * eager
+            # Equally good orders of fp32 summation differ by more than those that end in a rounding to 16 bits.
+            assert rms(results[0], truth) <= (2.0 if dtype == torch.float32 else 1.1) * eager
             assert torch.equal(results[0], results[2])
 
 
