@@ -42,7 +42,7 @@ def vendor_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | 
 
 
 def _tiled(launch: Launch, warm: frozenset[str], device: Device, tile: tuple[int, int], split: int) -> Cost:
-    """A GEMM in tiles (through descriptors where there are any), its terms combined as :func:`~fusioncc.cost_models.tiles.grid_cost` does."""
+    """A GEMM in tiles, through descriptors where the card has them; terms combined as in ``tiles.grid_cost``."""
     assert launch.unit is not None
     block_m, block_n = tile
     count = ceil(launch.m / block_m) * ceil(launch.n / block_n) * split * launch.batch
