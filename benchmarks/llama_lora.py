@@ -99,7 +99,12 @@ def main() -> None:
         for name in ("compile", "fusioncc"):
             row[f"{name}_overhead_percent"] = round(100 * (row[f"lora_{name}"] / row["base_compile"] - 1), 1)
         print(json.dumps(row), flush=True)
-        body = {**facts("python benchmarks/llama_lora.py"), "unit": "ms", "layers": arguments.layers, "rank": arguments.rank}
+        body = {
+            **facts("python benchmarks/llama_lora.py"),
+            "unit": "ms",
+            "layers": arguments.layers,
+            "rank": arguments.rank,
+        }
         body |= {"adapters": "fp32" if arguments.fp32_adapters else "bf16", "rows": rows}
         Path(arguments.out).write_text(json.dumps(body, indent=1) + "\n")
         del base, model, compiled, plain, fused

@@ -114,7 +114,14 @@ def main() -> None:
     for shape in SHAPES:
         rows.append(row(shape, names))
         shown = "  ".join(f"{name} {rows[-1][name]}±{rows[-1][name + '_spread']}" for name in names)
-        print(shape, shown, rows[-1].get("schedule"), rows[-1].get("insertion"), rows[-1].get("fusioncc_error"), flush=True)
+        print(
+            shape,
+            shown,
+            rows[-1].get("schedule"),
+            rows[-1].get("insertion"),
+            rows[-1].get("fusioncc_error"),
+            flush=True,
+        )
         command = "python benchmarks/lora_linear.py"
         body = {**facts(command), "unit": "us", "columns": names, "rows": rows}
         Path(arguments.out).write_text(json.dumps(body, indent=1) + "\n")

@@ -118,11 +118,13 @@ def compile_one(job: tuple[tuple[int, int, int, int], str, Schedule, int]) -> tu
         )
         kernel._init_handles()
         return kernel.n_regs, kernel.n_spills
-    except Exception as error:  # noqa: BLE001  a failed config is a row with its reason
+    except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[-1] if str(error) else ''}"[:200]
 
 
-def measure(shape: tuple[int, int, int, int], found: list[tuple[str, Schedule, int]], built: list[Any], limit_s: float) -> list[dict[str, Any]]:
+def measure(
+    shape: tuple[int, int, int, int], found: list[tuple[str, Schedule, int]], built: list[Any], limit_s: float
+) -> list[dict[str, Any]]:
     """Time every launch that compiled, vendor GEMM first."""
     from timing import graph_us, sets_needed
 
@@ -131,7 +133,7 @@ def measure(shape: tuple[int, int, int, int], found: list[tuple[str, Schedule, i
 
     m, k, n, r = shape
     count = sets_needed(2 * (k * n + m * k))
-    make = lambda *s: torch.randn(*s, device="cuda", dtype=torch.bfloat16)  # noqa: E731
+    make = lambda *s: torch.randn(*s, device="cuda", dtype=torch.bfloat16)
     operands = [
         {"x": make(m, k), "w": make(n, k) * k**-0.5, "a": make(r, k) * k**-0.5, "b": make(n, r)} for _ in range(count)
     ]
@@ -147,7 +149,16 @@ def measure(shape: tuple[int, int, int, int], found: list[tuple[str, Schedule, i
             "stages": tile.num_stages, "swap": tile.swap_operands, "k_split": pool.k_split,
         }  # fmt: skip
         if isinstance(facts, str) or facts[1] > 64 or time.time() - started > limit_s:
-            rows.append({**row, "error": facts if isinstance(facts, str) else f"spills {facts[1]}" if facts[1] > 64 else "no time left"})
+            rows.append(
+                {
+                    **row,
+                    "error": facts
+                    if isinstance(facts, str)
+                    else f"spills {facts[1]}"
+                    if facts[1] > 64
+                    else "no time left",
+                }
+            )
             continue
         emitted = emit(lora_group(*shape), schedule, name="sweep", tier="fp32", why="sweep")
         module, launch = load(emitted.name, emitted.source), emitted.launches[at]
@@ -160,7 +171,9 @@ def measure(shape: tuple[int, int, int, int], found: list[tuple[str, Schedule, i
             values = _arguments(launch, buffers, tensors, m)
             kernel, grid = getattr(module, launch.kernel), (launch.programs(m),)
             options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
-            calls.append(lambda kernel=kernel, grid=grid, values=values, options=options: kernel[grid](**values, **options))
+            calls.append(
+                lambda kernel=kernel, grid=grid, values=values, options=options: kernel[grid](**values, **options)
+            )
         us, spread = graph_us(calls, target_ms=8.0, rounds=5)
         rows.append({**row, "us": round(us, 2), "spread": round(spread, 2), "regs": facts[0]})
     return rows
@@ -185,7 +198,9 @@ def main() -> None:
         count = len(work[shape])
         rows += measure(shape, work[shape], built[at : at + count], arguments.limit)
         at += count
-        Path(arguments.out).write_text(json.dumps({**facts("python benchmarks/sweep_tiles.py"), "rows": rows}, indent=0))
+        Path(arguments.out).write_text(
+            json.dumps({**facts("python benchmarks/sweep_tiles.py"), "rows": rows}, indent=0)
+        )
         summary(rows, shape)
 
 
@@ -196,7 +211,18 @@ def summary(rows: list[dict[str, Any]], shape: tuple[int, int, int, int]) -> Non
     for kind in ("inline", "split_main", "split_down"):
         best = sorted((row for row in mine if row["kind"] == kind), key=lambda row: row["us"])[:3]
         for row in best:
-            print("  ", kind, row["us"], row["tile"], row["warps"], row["stages"], row["swap"], row["k_split"], row["regs"], flush=True)
+            print(
+                "  ",
+                kind,
+                row["us"],
+                row["tile"],
+                row["warps"],
+                row["stages"],
+                row["swap"],
+                row["k_split"],
+                row["regs"],
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
 """A small Llama block in which every projection carries a LoRA adapter, in plain torch.
 
-    fusioncc dump examples/llama_lora.py:factory --out demo-out     # decisions and kernels for an H200, on any machine
-    python examples/llama_lora.py                                   # the three front doors, on this machine
+fusioncc dump examples/llama_lora.py:factory --out demo-out     # decisions and kernels for an H200, on any machine
+python examples/llama_lora.py                                   # the three front doors, on this machine
 """
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812, the usual name
+from torch.nn import functional as F
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,11 @@ def plan(
 
 
 def dump_data(
-    model: Any, example_inputs: tuple[Any, ...] = (), device: str = "h200", kwargs: dict[str, Any] | None = None, **options: Any
+    model: Any,
+    example_inputs: tuple[Any, ...] = (),
+    device: str = "h200",
+    kwargs: dict[str, Any] | None = None,
+    **options: Any,
 ) -> Planned:
     """What ``fusioncc dump`` writes: arguments as for :func:`plan`."""
     captured = capture(model, example_inputs, kwargs)

@@ -45,7 +45,9 @@ def fusioncc(
     chosen = Options.of(options)
     plans = current_plans()
     given = [value for value in example_inputs if isinstance(value, torch.Tensor)]
-    device = next((t.device for t in given if t.device.type == "cuda"), given[0].device if given else torch.device("cpu"))
+    device = next(
+        (t.device for t in given if t.device.type == "cuda"), given[0].device if given else torch.device("cpu")
+    )
     interpreted = isinstance(decision := runnable(device), Accepted) and "interpreter" in decision.facts
     rest = _eager_rest if interpreted or chosen.rest == "eager" else _inductor_rest
     patches = _inductor_patches(chosen, mode)
@@ -59,7 +61,10 @@ def fusioncc(
     work = fx.GraphModule(gm, copy.deepcopy(gm.graph))
     work.meta.update(gm.meta)
     return attempt(
-        "compiling with fused kernels failed", lambda: rest(work, example_inputs, fusion, patches), record_failure, chosen.on_error
+        "compiling with fused kernels failed",
+        lambda: rest(work, example_inputs, fusion, patches),
+        record_failure,
+        chosen.on_error,
     )
 
 

@@ -36,7 +36,9 @@ def capture(model: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | Non
         args, kwargs = _on_device_of(model, (tuple(args), dict(kwargs or {})))
         program = translated("cannot capture the model", lambda: _export(model, args, kwargs), CaptureError)
     else:
-        raise CaptureError(f"cannot capture a {type(model).__name__}; give an nn.Module, a GraphModule or an ExportedProgram")
+        raise CaptureError(
+            f"cannot capture a {type(model).__name__}; give an nn.Module, a GraphModule or an ExportedProgram"
+        )
     return translated("cannot decompose the captured model", lambda: _functional(program), CaptureError)
 
 

@@ -108,10 +108,11 @@ def print_version(given: bool) -> None:
 
 def plan_target(target: str, device: str, settings: dict[str, Any], trust: bool) -> "Planned":
     """Load TARGET and plan it. torch is imported here, so that help and errors in options answer at once."""
-    from fusioncc.api import dump_data
     from fusioncc.targets import load
 
     loaded = load(target, trust)
+    from fusioncc.api import dump_data
+
     return dump_data(loaded.model, loaded.args, device, loaded.kwargs, **settings)
 
 

@@ -76,7 +76,14 @@ class FusionPass(CustomGraphPass):  # type: ignore[misc]
             behind = self.then.uuid() if isinstance(self.then, CustomGraphPass) else None
             if behind is None:
                 return None
-        facts = (dataclasses.astuple(self.options), self.form, triton.__version__, torch.__version__, source_digest(), behind)
+        facts = (
+            dataclasses.astuple(self.options),
+            self.form,
+            triton.__version__,
+            torch.__version__,
+            source_digest(),
+            behind,
+        )
         given = self.given.to_json() if self.given is not None else ""
         card = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
         return hashlib.sha256(repr((facts, given, card)).encode()).digest()

@@ -27,11 +27,24 @@ EMITTED_DTYPES = ("bf16", "fp16", "fp32")
 """Dtypes that emitted kernels read and write."""
 
 aten = torch.ops.aten
-VIEWS = {aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default, aten.squeeze.default}
+VIEWS = {
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.reshape.default,
+    aten.unsqueeze.default,
+    aten.squeeze.default,
+}
 VIEWS |= {aten.squeeze.dim, aten.squeeze.dims}
 PERMUTES = {aten.permute.default, aten.transpose.int, aten.t.default}
-COPIES = {aten.clone.default, aten.contiguous.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default}
+COPIES = {
+    aten.clone.default,
+    aten.contiguous.default,
+    aten.alias.default,
+    aten.detach.default,
+    aten.lift_fresh_copy.default,
+}
 CASTS = {aten._to_copy.default, aten.to.dtype, torch.ops.prims.convert_element_type.default}
+SLICES = {aten.slice.Tensor, aten.select.int}
 PADS = {aten.constant_pad_nd.default}
 
 
@@ -89,23 +102,38 @@ def is_exact_cast(node: fx.Node) -> bool:
     before, after = tensor(node.args[0]), tensor(node)
     if before is None or after is None or before.device != after.device:
         return False
-    source, result = dtype_of(node.args[0]), dtype_of(node)
-    return source == result or (source, result) in _EXACT
+    return holds(dtype_of(node), dtype_of(node.args[0]))
 
 
-def keeps_rows(node: fx.Node) -> bool:
-    """A view, permutation or expansion after which flattening to ``[rows, last dim]`` gives the same matrix."""
+def holds(wide: str, narrow: str) -> bool:
+    """Whether every value of dtype ``narrow`` is a value of dtype ``wide``."""
+    return wide == narrow or (narrow, wide) in _EXACT
+
+
+def is_rounding(node: fx.Node) -> bool:
+    """A cast on one device between the floating dtypes of ordinary arithmetic: it may round, and changes nothing else.
+
+    Casts to integers or to 8-bit formats quantise on purpose and are not looked through.
+    """
+    if node.target not in CASTS or not isinstance(node.args[0], fx.Node):
+        return False
+    before, after = tensor(node.args[0]), tensor(node)
+    if before is None or after is None or before.device != after.device:
+        return False
+    return {dtype_of(node.args[0]), dtype_of(node)} <= {*EMITTED_DTYPES, "fp64"}
+
+
+def keeps_order(node: fx.Node) -> bool:
+    """A view, permutation or expansion after which the elements, read row by row, are the same in the same order."""
     if node.target not in VIEWS | PERMUTES | {aten.expand.default}:
         return False
     source, result = tensor(node.args[0]), tensor(node)
-    if source is None or result is None or not source.dim() or not result.dim():
+    if source is None or result is None:
         return False
-    if node.target in VIEWS:
-        return same_size(source.shape[-1], result.shape[-1])
     if node.target in PERMUTES:
         moved = [dim for dim in permutation(node) if not same_size(source.shape[dim], 1)]
-        return moved == sorted(moved) and same_size(source.shape[-1], result.shape[-1])
-    return source.dim() <= result.dim() and same_size(product(source.shape), product(result.shape))
+        return moved == sorted(moved)
+    return same_size(product(source.shape), product(result.shape))
 
 
 def permutation(node: fx.Node) -> list[int]:
@@ -123,17 +151,25 @@ def permutation(node: fx.Node) -> list[int]:
 
 
 def value_key(node: fx.Node) -> Any:
-    """A hashable key: equal keys mean equal matrices after flattening to rows.
+    """A hashable key: equal keys mean equal matrices after flattening to ``[rows, last dim]``.
 
-    Views that keep rows, copies and exact casts are peeled; other pure rearrangements are compared by structure, so
-    that the permute each einsum brings with it does not hide a shared input.
+    Views that keep the order of elements, copies and exact casts are peeled; other pure rearrangements are compared by
+    structure, with the shape they start from: equal elements, viewed in two shapes, are permuted to different ones.
     """
-    while isinstance(node, fx.Node) and (keeps_rows(node) or node.target in COPIES or is_exact_cast(node)):
+    value = tensor(node)
+    return (_elements(node), _expression(value.shape[-1]) if value is not None and value.dim() else 1)
+
+
+def _elements(node: fx.Node) -> Any:
+    """A key of the elements in order."""
+    while keeps_order(node) or node.target in COPIES or is_exact_cast(node):
         node = node.args[0]  # type: ignore[assignment]
-    if node.target in VIEWS | PERMUTES | CASTS | {aten.expand.default}:
-        rest = tuple(map(_freeze, node.args[1:])) + tuple(sorted((k, _freeze(v)) for k, v in node.kwargs.items()))
-        return (str(node.target), value_key(node.args[0]), *rest)  # type: ignore[arg-type]
-    return node
+    source = tensor(node.args[0]) if node.args else None
+    if source is None or node.target not in PERMUTES | SLICES | CASTS | {aten.expand.default}:
+        return node
+    shape = () if node.target in CASTS else tuple(map(_expression, source.shape))
+    rest = tuple(map(_freeze, node.args[1:])) + tuple(sorted((k, _freeze(v)) for k, v in node.kwargs.items()))
+    return (str(node.target), _elements(node.args[0]), shape, *rest)  # type: ignore[arg-type]
 
 
 def _freeze(value: Any) -> Any:
@@ -220,7 +256,9 @@ def is_random(node: fx.Node) -> bool:
     """Whether a node draws random numbers."""
     target = node.target
     tags = getattr(target, "tags", ())
-    return torch.Tag.nondeterministic_seeded in tags or "inductor_random" in str(target) or "inductor_seed" in str(target)
+    return (
+        torch.Tag.nondeterministic_seeded in tags or "inductor_random" in str(target) or "inductor_seed" in str(target)
+    )
 
 
 def is_collective(node: fx.Node) -> bool:

@@ -2,26 +2,23 @@
 
 import hashlib
 from dataclasses import dataclass, replace
-from types import ModuleType
 
 import msgspec
 from torch import fx
 
 from fusioncc.codegen.launch import EmittedModule
 from fusioncc.config import Options
-from fusioncc.decision import Accepted, Rejected
-from fusioncc.errors import FusionError, PlanError
+from fusioncc.decision import Rejected
+from fusioncc.errors import PlanError
+from fusioncc.passes.build_groups import build_groups
 from fusioncc.passes.canonicalize import canonicalize
 from fusioncc.passes.emit_groups import emit_groups
 from fusioncc.passes.find_branches import find_branches
 from fusioncc.passes.find_groups import Found, find_groups
 from fusioncc.passes.find_regions import find_regions
 from fusioncc.passes.insert_kernels import insert_kernels
-from fusioncc.passes.plan_groups import Setting, as_library, plan_groups
+from fusioncc.passes.plan_groups import Setting, plan_groups
 from fusioncc.plan import SCHEMA, GroupPlan, Plan
-from fusioncc.runtime.build import build
-from fusioncc.runtime.load import load
-from fusioncc.seam import one_line, warn
 
 STEPS = (
     "canonicalize: read every matrix product into one form",
@@ -30,7 +27,7 @@ STEPS = (
     "find_groups: collect regions that share their LHS; region rules",
     "plan_groups: rank schedules by the cost models, choose",
     "emit_groups: one Triton module for each distinct group and schedule",
-    "build: compile and load the kernels for the device",
+    "build_groups: load the modules, compile their kernels for the device",
     "insert_kernels: replace each region by its kernel",
 )
 
@@ -64,7 +61,9 @@ def draft(graph: fx.Graph, setting: Setting) -> Drafted:
     found = find(graph, setting.options)
     mark = fingerprint(found)
     if setting.given is not None and setting.given.fingerprint != mark:
-        raise PlanError(f"the plan was made for another graph (fingerprint {setting.given.fingerprint}, this graph has {mark})")
+        raise PlanError(
+            f"the plan was made for another graph (fingerprint {setting.given.fingerprint}, this graph has {mark})"
+        )
     planned, unmet = plan_groups(found.groups, setting)
     emitted = emit_groups(planned, setting.options.on_error)
     rejections = found.rejections + unmet + emitted.rejections
@@ -79,29 +78,11 @@ def rewrite(graph: fx.Graph, setting: Setting, form: str) -> Plan:
     cause (under ``on_error="raise"`` the error is raised).
     """
     drafted = draft(graph, setting)
-    inserted: list[tuple[GroupPlan, EmittedModule, ModuleType]] = []
-    done: list[GroupPlan] = []
-    rejections = list(drafted.plan.rejections)
-    for planned in drafted.plan.groups:
-        emitted = drafted.modules.get(planned.name)
-        if emitted is None:
-            done.append(planned)
-            continue
-        try:
-            module = load(emitted.name, emitted.source)
-            if isinstance(setting.runnable, Accepted) and "cuda" in setting.runnable.facts:
-                build(emitted, module, planned.m)
-        except FusionError as error:
-            if setting.options.on_error == "raise":
-                raise
-            warn(f"{planned.name}: {one_line(error)}; the group is left as it was")
-            rejections.append(Rejected("build", planned.name, str(error)))
-            done.append(as_library(planned, "the kernel did not build"))
-            continue
-        inserted.append((planned, emitted, module))
-        done.append(replace(planned, insertion=form))
-    insert_kernels(graph, [(planned.group, emitted, module) for planned, emitted, module in inserted], form)
-    return replace(drafted.plan, groups=tuple(done), rejections=tuple(rejections))
+    built = build_groups(drafted.plan.groups, drafted.modules, setting)
+    insert_kernels(graph, [(ready.planned.group, ready.emitted, ready.module) for ready in built.ready], form)
+    claimed = {ready.planned.name for ready in built.ready}
+    groups = tuple(replace(group, insertion=form) if group.name in claimed else group for group in built.groups)
+    return replace(drafted.plan, groups=groups, rejections=drafted.plan.rejections + built.rejections)
 
 
 def fingerprint(found: Found) -> str:

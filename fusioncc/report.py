@@ -151,6 +151,7 @@ def describe_pool(pool: Pool) -> str:
     tile = pool.tile
     parts = [
         f"{pool.role} {tile.block_m}x{tile.block_n}x{tile.block_k}, {tile.num_warps} warps, {tile.num_stages} stages",
+        "TMA" if tile.tma else "",
         "operands swapped" if tile.swap_operands else "",
         f"K in {pool.k_split} slices" if pool.k_split > 1 else "",
         f"{pool.workers} workers" if pool.workers is not None else "",

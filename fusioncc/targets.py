@@ -64,7 +64,7 @@ def load_archive(path: Path, trust: bool) -> Target:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether ``path`` lists the members of an exported program; an archive cut short may end in a smaller, inner zip."""
+    """Whether ``path`` lists the members of a program; an archive cut short may end in a smaller, inner zip."""
     try:
         with zipfile.ZipFile(path) as archive:
             return any(name.endswith(PROGRAM_MEMBERS) for name in archive.namelist())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from fusioncc.decision import Accepted, Decision, Rejected
-from fusioncc.graph import is_random, same_size, users_outside
+from fusioncc.graph import aten, is_random, product, same_size, tensor, users_outside
 from fusioncc.passes.canonicalize import Gemm
 from fusioncc.passes.find_branches import LowRank, Scale
 
@@ -19,7 +19,8 @@ from fusioncc.passes.find_branches import LowRank, Scale
 class BranchFacts:
     """A branch about to be joined: ``inner`` are the nodes the region would cover, ending at ``end``.
 
-    ``written_out`` are the nodes that may have users outside: down products and what is made from them.
+    ``written_out`` are the nodes that may have users outside: down products and what is made from them. ``taken`` are
+    the products of branches that another main member has already.
     """
 
     main: Gemm
@@ -28,6 +29,7 @@ class BranchFacts:
     inner: set[fx.Node]
     written_out: set[fx.Node]
     end: fx.Node
+    taken: set[fx.Node]
     max_rank_fraction: float
 
 
@@ -84,9 +86,19 @@ def same_shape(facts: BranchFacts) -> Decision:
     pairs = (("M", main.m, up.m), ("N", main.n, up.n), ("M", main.m, facts.branch.down.m))
     for name, a, b in pairs:
         if not same_size(a, b):
-            return Rejected("same_shape", up.node.name, f"{name} of the branch ({b}) is not provably that of the main product ({a})")
+            return Rejected(
+                "same_shape", up.node.name, f"{name} of the branch ({b}) is not provably that of the main product ({a})"
+            )
     if any(not same_size(gemm.batch, 1) for gemm in (main, up, facts.branch.down)):
         return Rejected("same_shape", up.node.name, "batched products (batch > 1) are not joined yet")
+    for node in sorted(facts.inner, key=lambda n: n.name):
+        value = tensor(node) if node.target is aten.add.Tensor else None
+        if value is not None and not same_size(product(value.shape), main.m * main.n):
+            return Rejected(
+                "same_shape",
+                node.name,
+                f"the sum broadcasts to {tuple(value.shape)}, more than the main product's {main.m} x {main.n}",
+            )
     return Accepted("same_shape")
 
 
@@ -104,17 +116,40 @@ def single_user(facts: BranchFacts) -> Decision:
 
 
 def scale_order(facts: BranchFacts) -> Decision:
-    """A bias inside the branch meets only constant scales (its own factor is then a constant)."""
+    """A branch has a bias or a tensor scale, not both: no kernel is emitted that keeps them in order."""
     branch = facts.branch
-    behind_down = branch.on_down.tensors + facts.on_up.tensors
-    if branch.down.bias is not None and behind_down or branch.up.bias is not None and facts.on_up.tensors:
-        return Rejected("scale_order", branch.up.node.name, "a tensor scale stands behind a bias inside the branch")
+    tensors = branch.on_lhs.tensors + branch.on_down.tensors + facts.on_up.tensors
+    biased = next((gemm for gemm in (branch.down, branch.up) if gemm.bias is not None), None)
+    if tensors and biased is not None:
+        return Rejected(
+            "scale_order",
+            biased.node.name,
+            f"the branch has a bias and the tensor scale {tensors[0].name}: no kernel keeps their order",
+            "a number as scale is folded into the bias",
+        )
     if branch.down.beta != 1 or branch.up.beta != 1:
         return Rejected("scale_order", branch.up.node.name, "beta of the branch's product is not 1")
     return Accepted("scale_order")
 
 
-BRANCH_RULES: tuple[Callable[[BranchFacts], Decision], ...] = (same_lhs, low_rank, same_shape, scale_order, single_user)
+def joined_once(facts: BranchFacts) -> Decision:
+    """Neither product of the branch is part of a branch that another main member has."""
+    for gemm in (facts.branch.down, facts.branch.up):
+        if gemm.node in facts.taken:
+            return Rejected(
+                "joined_once", gemm.node.name, f"{gemm.node.name} is part of another main member's branch already"
+            )
+    return Accepted("joined_once")
+
+
+BRANCH_RULES: tuple[Callable[[BranchFacts], Decision], ...] = (
+    same_lhs,
+    low_rank,
+    same_shape,
+    scale_order,
+    joined_once,
+    single_user,
+)
 
 
 def check_branch(facts: BranchFacts) -> Decision:

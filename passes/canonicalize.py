@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import fx
 
-from fusioncc.graph import PADS, aten, keeps_rows, product, same_size, tensor, value_key
+from fusioncc.graph import PADS, aten, keeps_order, product, same_size, tensor, value_key
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,15 @@ def _product(
     return Gemm(node, result, lhs, value_key(lhs), weight, m, n, k, batch, bias, addend, alpha, beta, transposed)
 
 
+def product_nodes(gemm: Gemm) -> set[fx.Node]:
+    """The op of a product, its result, and the slices between them."""
+    nodes, node = {gemm.node}, gemm.result
+    while node is not gemm.node:
+        nodes.add(node)
+        node = node.args[0]  # type: ignore[assignment]
+    return nodes
+
+
 def _is_shared_over_batch(weight: fx.Node) -> bool:
     value = tensor(weight)
     assert value is not None
@@ -147,7 +156,7 @@ def _outer_product(node: fx.Node) -> Gemm | None:
     if not (same_size(x.shape[1], 1) and same_size(w.shape[0], 1)) or same_size(w.shape[1], 1):
         return None
     source: Any = column
-    while isinstance(source, fx.Node) and (keeps_rows(source) or source.target is aten.mul.Tensor):
+    while isinstance(source, fx.Node) and (keeps_order(source) or source.target is aten.mul.Tensor):
         source = source.args[0]
     if not isinstance(source, fx.Node) or source.target not in (aten.mm.default, aten.addmm.default):
         return None

@@ -4,12 +4,23 @@ Scales are recognised wherever people put them: on X, on A's product, on B's pro
 tensor. Roundings on the way (casts) are looked through; what they mean for the result is the numerics rule's matter.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import fx
 
-from fusioncc.graph import CASTS, COPIES, aten, keeps_rows, product, same_size, tensor, value_key
+from fusioncc.graph import (
+    COPIES,
+    aten,
+    dtype_of,
+    holds,
+    is_rounding,
+    keeps_order,
+    product,
+    same_size,
+    tensor,
+    value_key,
+)
 from fusioncc.passes.canonicalize import Gemm
 
 
@@ -26,10 +37,18 @@ class Scale:
 
 
 @dataclass(frozen=True)
+class Source:
+    """A value that A's LHS is a scaled form of: its key and the scale."""
+
+    key: Any
+    scale: Scale
+
+
+@dataclass(frozen=True)
 class LowRank:
     """``scale * (X @ A) @ B``: the two products, the scales in front of B's bias and behind it, the nodes between them.
 
-    ``lhs_key`` is the value both this branch and its main member must read: A's LHS with scales peeled.
+    ``sources`` are the values that may be X, A's own LHS first; ``lhs_key`` and ``on_lhs`` belong to the one chosen.
     """
 
     down: Gemm
@@ -38,6 +57,12 @@ class LowRank:
     on_lhs: Scale
     on_down: Scale
     inner: tuple[fx.Node, ...]
+    sources: tuple[Source, ...]
+
+    def reading(self, lhs_key: Any) -> "LowRank":
+        """The branch with the main member's LHS as its X, where it is one of the sources."""
+        source = next((source for source in self.sources if source.key == lhs_key), None)
+        return self if source is None else replace(self, lhs_key=source.key, on_lhs=source.scale)
 
 
 def find_branches(gemms: tuple[Gemm, ...]) -> dict[fx.Node, LowRank]:
@@ -49,8 +74,8 @@ def find_branches(gemms: tuple[Gemm, ...]) -> dict[fx.Node, LowRank]:
         down = by_result.get(source)
         if down is None or down is up or down.addend is not None or not _shrinks(down, up):
             continue
-        root, on_lhs, _ = peel_scales(down.lhs)
-        branches[up.node] = LowRank(down, up, value_key(root), on_lhs, on_down, inner)
+        sources = _sources(down.lhs)
+        branches[up.node] = LowRank(down, up, sources[-1].key, sources[-1].scale, on_down, inner, sources)
     return branches
 
 
@@ -62,17 +87,39 @@ def _shrinks(down: Gemm, up: Gemm) -> bool:
     return int(down.n) < min(int(down.k), int(up.n))
 
 
-def peel_scales(node: fx.Node) -> tuple[fx.Node, Scale, tuple[fx.Node, ...]]:
-    """Walk back through row-keeping views, copies, casts and scales: source, scale, nodes passed (nearest first)."""
+def _sources(node: fx.Node) -> tuple[Source, ...]:
+    """What a down product's LHS is a scaled form of, nearest first.
+
+    A value that was rounded on the way is no source: the main product would have to read it unrounded.
+    """
+    sources, scale, dtypes = [Source(value_key(node), Scale())], Scale(), {dtype_of(node)}
+    while (step := _step(node)) is not None:
+        node, factor = step
+        scale = scale.times(factor)
+        dtypes.add(dtype_of(node))
+        if all(holds(wide, dtype_of(node)) for wide in dtypes):
+            sources.append(Source(value_key(node), scale))
+    return tuple(sources)
+
+
+def peel_scales(node: fx.Node, stops: frozenset[fx.Node] = frozenset()) -> tuple[fx.Node, Scale, tuple[fx.Node, ...]]:
+    """Walk back through order-keeping views, copies, roundings and scales: source, scale, nodes passed (nearest first).
+
+    Walks no further than ``stops``: a product of rank 1 is a multiplication, and no scale.
+    """
     scale, passed = Scale(), []
-    while True:
-        factor = scale_of(node)
-        if factor is not None:
-            scale = scale.times(factor[1])
-        elif not (keeps_rows(node) or node.target in COPIES | CASTS):
-            return node, scale, tuple(passed)
+    while node not in stops and (step := _step(node)) is not None:
         passed.append(node)
-        node = factor[0] if factor is not None else node.args[0]  # type: ignore[assignment]
+        node, factor = step
+        scale = scale.times(factor)
+    return node, scale, tuple(passed)
+
+
+def _step(node: fx.Node) -> tuple[fx.Node, Scale] | None:
+    """One step back through a scale, or through a view, copy or rounding."""
+    if keeps_order(node) or node.target in COPIES or is_rounding(node):
+        return node.args[0], Scale()  # type: ignore[return-value]
+    return scale_of(node)
 
 
 def scale_of(node: fx.Node) -> tuple[fx.Node, Scale] | None:

@@ -33,7 +33,8 @@ def find_groups(graph: fx.Graph, regions: tuple[Region, ...]) -> Found:
     order = {node: position for position, node in enumerate(graph.nodes)}
     shared: dict[Any, list[Region]] = defaultdict(list)
     for region in sorted(regions, key=lambda region: order[region.main.node]):
-        shared[region.main.lhs_key].append(region)
+        main = region.main
+        shared[main.lhs_key, size_symbol(main.batch) or main.batch].append(region)
     groups, rejections = [], []
     for members in shared.values():
         if len(members) < 2 and not members[0].branches:
@@ -73,30 +74,46 @@ def _describable(main: Gemm) -> bool:
         all(is_static(size) and size > 0 for size in sizes)
         and bool(size_hint(main.m))
         and all(dtype_of(node) in DTYPE_BYTES for node in (main.lhs, main.weight, main.node))
+        and all(map(is_static, tensor(main.lhs).stride()[-2:] if tensor(main.lhs).dim() == 2 else ()))  # type: ignore[union-attr]
         and storage_of(main.weight) is not None
         and not tensor(main.weight).dtype.is_complex  # type: ignore[union-attr]
     )
 
 
 def _independent_members(regions: list[Region], order: dict[fx.Node, int]) -> tuple[list[Region], list[Rejected]]:
-    """Leave out a member with an operand that is computed from another member's product."""
+    """Leave out a member with an operand that is computed from another member's product, or the other way round."""
     kept: list[Region] = []
     rejections = []
-    first = min(order[region.main.node] for region in regions)
+    first = min(order[node] for region in regions for node in region.inner)
     for region in regions:
-        covered = {node for other in kept for node in other.inner}
-        frontier = list(_operands(region))
-        seen = set(frontier)
-        while frontier and not covered & seen:
-            frontier = [a for n in frontier for a in n.all_input_nodes if a not in seen and order[a] >= first]
-            seen.update(frontier)
-        reached = sorted(node.name for node in covered & seen)
-        if reached:
-            name = region.main.node.name
-            rejections.append(Rejected("independent", name, f"{name} depends on {reached[0]}, a product of the same input"))
-        else:
+        pairs = [pair for other in kept for pair in ((region, other), (other, region))]
+        found = next(((user, node) for user, maker in pairs if (node := _reached(user, maker, order, first))), None)
+        if found is None:
             kept.append(region)
+            continue
+        user, node = found[0].main.node.name, found[1].name
+        rejections.append(
+            Rejected(
+                "independent",
+                region.main.node.name,
+                f"an operand of {user} is computed from {node}, a product of the same input",
+            )
+        )
     return kept, rejections
+
+
+def _reached(user: Region, maker: Region, order: dict[fx.Node, int], first: int) -> fx.Node | None:
+    """A node of ``maker`` that an operand of ``user`` is computed from."""
+    frontier = list(_operands(user))
+    seen = set(frontier)
+    while frontier:
+        node = frontier.pop()
+        if node in maker.inner:
+            return node
+        later = [arg for arg in node.all_input_nodes if arg not in seen and order[arg] >= first]
+        seen.update(later)
+        frontier += later
+    return None
 
 
 def _operands(region: Region) -> Iterator[fx.Node]:
@@ -167,4 +184,3 @@ def _branch(joined: Joined, main: int, at: int) -> Branch:
 def fp32_precision() -> Any:
     """torch's setting for float32 matrix products, as Triton's ``input_precision`` names it."""
     return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-

@@ -11,9 +11,18 @@ from dataclasses import dataclass, replace
 from torch import fx
 
 from fusioncc.decision import Rejected
-from fusioncc.graph import CASTS, COPIES, EMITTED_DTYPES, aten, dtype_of, is_exact_cast, keeps_rows, users_outside
+from fusioncc.graph import (
+    COPIES,
+    EMITTED_DTYPES,
+    aten,
+    dtype_of,
+    is_exact_cast,
+    is_rounding,
+    keeps_order,
+    users_outside,
+)
 from fusioncc.passes.branch_rules import BranchFacts, check_branch
-from fusioncc.passes.canonicalize import Gemm
+from fusioncc.passes.canonicalize import Gemm, product_nodes
 from fusioncc.passes.find_branches import LowRank, Scale, peel_scales
 
 
@@ -58,32 +67,36 @@ def _grow(
     main: Gemm, branches: dict[fx.Node, LowRank], taken: set[fx.Node], max_rank_fraction: float
 ) -> tuple[Region, list[Rejected]]:
     joined: list[Joined] = []
-    inner: set[fx.Node] = {main.node, main.result}
+    inner: set[fx.Node] = product_nodes(main)
     output, here, rejections = main.result, main.result, []
     passed: list[fx.Node] = []
     while len(here.users) == 1:
         (user,) = here.users
-        if keeps_rows(user) or user.target in COPIES | CASTS:
+        if keeps_order(user) or user.target in COPIES or is_rounding(user):
             passed.append(user)
             here = user
             continue
-        found = list(_addends(user, here, branches))
-        if not found or any(join.branch.down.node in taken or join.branch.up.node in taken for join, _ in found):
+        found = [
+            (replace(join, branch=join.branch.reading(main.lhs_key)), nodes)
+            for join, nodes in _addends(user, here, branches)
+        ]
+        if not found:
             break
         region_nodes = inner.union(passed, {user, _end_of(user, branches)}, *(nodes for _, nodes in found))
         end = _end_of(user, branches)
         downs = {node for join in (*joined, *(join for join, _ in found)) for node in _down_values(join.branch)}
         for join, _ in found:
-            facts = BranchFacts(main, join.branch, join.on_up, region_nodes, downs, end, max_rank_fraction)
+            facts = BranchFacts(main, join.branch, join.on_up, region_nodes, downs, end, taken, max_rank_fraction)
             decision = check_branch(facts)
             if isinstance(decision, Rejected):
                 rejections.append(decision)
         if rejections:
             break
         inner, passed = region_nodes, []
-        joined += [replace(join, saved=_is_saved(join.branch, region_nodes)) for join, _ in found]
+        joined += [join for join, _ in found]
         output = here = end
     output = _absorb_cast(output, inner) if joined else output
+    joined = [replace(join, saved=_is_saved(join.branch, inner)) for join in joined]
     return Region(main, tuple(joined), output, frozenset(inner)), rejections
 
 
@@ -102,9 +115,7 @@ def _down_values(branch: LowRank) -> tuple[fx.Node, ...]:
     return (branch.down.result, *branch.inner)
 
 
-def _addends(
-    user: fx.Node, here: fx.Node, branches: dict[fx.Node, LowRank]
-) -> Iterator[tuple[Joined, set[fx.Node]]]:
+def _addends(user: fx.Node, here: fx.Node, branches: dict[fx.Node, LowRank]) -> Iterator[tuple[Joined, set[fx.Node]]]:
     """Branches that ``user`` adds to ``here``, each with the nodes it covers; nothing when the addend is anything else."""
     if user in branches and branches[user].up.addend is here and branches[user].up.beta == 1:
         branch = branches[user]
@@ -122,11 +133,9 @@ def _addends(
     yield from terms or ()
 
 
-def _terms(
-    node: fx.Node, scale: Scale, branches: dict[fx.Node, LowRank]
-) -> list[tuple[Joined, set[fx.Node]]] | None:
+def _terms(node: fx.Node, scale: Scale, branches: dict[fx.Node, LowRank]) -> list[tuple[Joined, set[fx.Node]]] | None:
     """A value read as a sum of branches, with the scale in front of each; None when some part is no branch."""
-    source, factor, passed = peel_scales(node)
+    source, factor, passed = peel_scales(node, frozenset(branch.up.result for branch in branches.values()))
     scale = scale.times(factor)
     up = next((branch for branch in branches.values() if branch.up.result is source), None)
     if up is not None and up.up.addend is None:
@@ -143,7 +152,7 @@ def _terms(
 
 
 def _covered(branch: LowRank) -> set[fx.Node]:
-    return {branch.down.node, branch.down.result, branch.up.node, branch.up.result, *branch.inner}
+    return {*product_nodes(branch.down), *product_nodes(branch.up), *branch.inner}
 
 
 def _absorb_cast(output: fx.Node, inner: set[fx.Node]) -> fx.Node:
@@ -151,10 +160,10 @@ def _absorb_cast(output: fx.Node, inner: set[fx.Node]) -> fx.Node:
     here, passed = output, []
     while len(here.users) == 1:
         (user,) = here.users
-        if user.target in CASTS and dtype_of(user) in EMITTED_DTYPES and not is_exact_cast(user):
+        if is_rounding(user) and dtype_of(user) in EMITTED_DTYPES and not is_exact_cast(user):
             inner |= {*passed, user}
             return user
-        if not keeps_rows(user):
+        if not keeps_order(user):
             break
         passed.append(user)
         here = user

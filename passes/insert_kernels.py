@@ -41,9 +41,7 @@ class _Insertion:
         return node
 
 
-def insert_kernels(
-    graph: fx.Graph, groups: list[tuple[Group, EmittedModule, ModuleType]], form: str
-) -> None:
+def insert_kernels(graph: fx.Graph, groups: list[tuple[Group, EmittedModule, ModuleType]], form: str) -> None:
     """Replace the regions of ``groups`` in ``graph``, all or none; ``form`` is ``visible`` or ``call``."""
     by_name = {node.name: node for node in graph.nodes}
     insertions = [_Insertion(graph, by_name) for _ in groups]
@@ -79,18 +77,17 @@ def _erase_unused(nodes: list[fx.Node]) -> None:
         waiting += inputs
 
 
-def _last_operand(graph: fx.Graph, by_name: dict[str, fx.Node], emitted: EmittedModule) -> fx.Node:
-    """The operand defined last: everything a kernel reads exists behind it."""
+def _place(graph: fx.Graph, by_name: dict[str, fx.Node], group: Group, emitted: EmittedModule) -> fx.Node:
+    """The node to insert before: the first product, or what follows the operand defined last if that comes later."""
     order = {node: position for position, node in enumerate(graph.nodes)}
-    return max((by_name[operand.node] for operand in emitted.operands), key=order.__getitem__)
+    first = min((by_name[member.node] for member in group.members), key=order.__getitem__)
+    last = max((by_name[operand.node] for operand in emitted.operands), key=order.__getitem__)
+    return first if order[last] < order[first] else last.next
 
 
 def _insert(insertion: _Insertion, group: Group, emitted: EmittedModule, module: ModuleType, form: str) -> None:
     graph, by_name = insertion.graph, insertion.by_name
-    last = _last_operand(graph, by_name, emitted)
-    following = last.next
-    while following.op == "placeholder":
-        following = following.next
+    following = _place(graph, by_name, group, emitted)
     with graph.inserting_before(following):
         lhs = _as_matrix(insertion, by_name[group.lhs.node], group.k)
         made = (_visible if form == "visible" else _called)(insertion, group, emitted, module, lhs)
@@ -156,11 +153,12 @@ def _called(
     assert x is not None
     kept = [buffer for buffer in emitted.buffers if buffer.role != "scratch"]
     values = tuple(x.new_empty(_shape(buffer, x.shape[0]), dtype=TORCH_DTYPES[buffer.dtype]) for buffer in kept)
-    operands = tuple(_as_operand(insertion, lhs if o.node == group.lhs.node else insertion.by_name[o.node], o) for o in emitted.operands)
+    operands = tuple(
+        _as_operand(insertion, lhs if o.node == group.lhs.node else insertion.by_name[o.node], o)
+        for o in emitted.operands
+    )
     result = insertion.call(launcher(module), operands, values, name=emitted.name)
-    return {
-        buffer.name: insertion.call(operator.getitem, (result, at), values[at]) for at, buffer in enumerate(kept)
-    }
+    return {buffer.name: insertion.call(operator.getitem, (result, at), values[at]) for at, buffer in enumerate(kept)}
 
 
 def _as_operand(insertion: _Insertion, node: fx.Node, operand: Operand) -> fx.Node:

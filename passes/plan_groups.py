@@ -85,7 +85,11 @@ def _choose(
         reason = next((c.reason for c in candidates if c.kind == forced), "no such candidate")
         if setting.options.on_error == "raise":
             raise IllegalScheduleError(f"{group.name}: schedule {forced!r} is illegal: {reason}")
-        return LIBRARY, f"{forced} was forced but is illegal", [Rejected("forced_schedule", group.name, f"{forced}: {reason}")]
+        return (
+            LIBRARY,
+            f"{forced} was forced but is illegal",
+            [Rejected("forced_schedule", group.name, f"{forced}: {reason}")],
+        )
     best = pick(candidates)
     return best.schedule or LIBRARY, _reason(best, candidates), []
 

@@ -48,11 +48,15 @@ def dtypes(facts: RegionFacts) -> Decision:
     """Every tensor is bf16, fp16 or fp32, and no weight is narrower than what it is joined to."""
     for node in (facts.lhs, facts.region.output, *facts.operands()):
         if dtype_of(node) not in EMITTED_DTYPES:
-            return Rejected("dtypes", node.name, f"{dtype_of(node)} tensors have no emitted form ({', '.join(EMITTED_DTYPES)} have)")
+            return Rejected(
+                "dtypes", node.name, f"{dtype_of(node)} tensors have no emitted form ({', '.join(EMITTED_DTYPES)} have)"
+            )
     lhs, main = dtype_of(facts.lhs), dtype_of(facts.region.main.weight)
     for node in facts.operands():
         if dtype_of(node) not in (lhs, main, "fp32"):
-            return Rejected("dtypes", node.name, f"{dtype_of(node)} beside {lhs} is mixed in a way no kernel is emitted for")
+            return Rejected(
+                "dtypes", node.name, f"{dtype_of(node)} beside {lhs} is mixed in a way no kernel is emitted for"
+            )
     return Accepted("dtypes")
 
 
@@ -98,7 +102,11 @@ def layout(facts: RegionFacts) -> Decision:
                 "a multiple of 128 bytes is never padded",
             )
     if not tensor(facts.region.output).is_contiguous():  # type: ignore[union-attr]
-        return Rejected("layout", facts.region.output.name, "the sum is not stored row by row, and later ops may rely on its strides")
+        return Rejected(
+            "layout",
+            facts.region.output.name,
+            "the sum is not stored row by row, and later ops may rely on its strides",
+        )
     return Accepted("layout")
 
 
@@ -109,7 +117,10 @@ def plain_main(facts: RegionFacts) -> Decision:
         return Rejected("plain_main", main.node.name, f"batched product (batch {main.batch}) has no emitted form yet")
     if main.addend is not None:
         return Rejected(
-            "plain_main", main.node.name, f"adds {main.addend.name}, which is no bias of N elements", "add it behind the product"
+            "plain_main",
+            main.node.name,
+            f"adds {main.addend.name}, which is no bias of N elements",
+            "add it behind the product",
         )
     if main.alpha != 1 or main.beta not in (0, 1):
         return Rejected("plain_main", main.node.name, f"alpha={main.alpha:g}, beta={main.beta:g} on the main product")
@@ -121,17 +132,33 @@ def one_element_per_column(facts: RegionFacts) -> Decision:
     for gemm in (facts.region.main, *(g for j in facts.region.branches for g in (j.branch.down, j.branch.up))):
         bias = tensor(gemm.bias)
         if bias is not None and not (same_size(product(bias.shape), gemm.n) and is_static(bias.stride(-1))):
-            return Rejected("bias", gemm.bias.name, f"a bias of shape {tuple(bias.shape)} broadcasts in a way no kernel is emitted for")  # type: ignore[union-attr]
+            return Rejected(
+                "bias",
+                gemm.bias.name,
+                f"a bias of shape {tuple(bias.shape)} broadcasts in a way no kernel is emitted for",
+            )  # type: ignore[union-attr]
     return Accepted("bias")
 
 
 def no_barrier(facts: RegionFacts) -> Decision:
-    """No mutation and no collective stands between the first product and the sum (the kernel runs where the sum stood)."""
+    """No mutation stands before the sum, and no collective between the first product and the sum.
+
+    The kernel runs as soon as its operands exist, and copies were looked through to find X: both are sound only while no
+    tensor changes. Functional graphs write to their inputs at the end.
+    """
     positions = [facts.order[node] for node in facts.region.inner]
+    first, last = min(positions), max(positions)
     for node, position in facts.order.items():
-        if min(positions) < position < max(positions) and (is_mutation(node) or is_collective(node)):
-            what = "a mutation" if is_mutation(node) else "a collective"
-            return Rejected("no_barrier", node.name, f"{what} ({node.name}) stands between the products and their sum")
+        if position < last and is_mutation(node):
+            return Rejected(
+                "no_barrier",
+                node.name,
+                f"a mutation ({node.name}) stands before the sum, which may read what it changes",
+            )
+        if first < position < last and is_collective(node):
+            return Rejected(
+                "no_barrier", node.name, f"a collective ({node.name}) stands between the products and their sum"
+            )
     return Accepted("no_barrier")
 
 
@@ -142,7 +169,9 @@ def independent(facts: RegionFacts) -> Decision:
     while frontier:
         node = frontier.pop()
         if node in inner:
-            return Rejected("independent", node.name, f"an operand of the fused kernel is computed from {node.name}, which it makes")
+            return Rejected(
+                "independent", node.name, f"an operand of the fused kernel is computed from {node.name}, which it makes"
+            )
         later = [arg for arg in node.all_input_nodes if arg not in seen and facts.order[arg] >= first]
         seen.update(later)
         frontier += later
@@ -153,12 +182,20 @@ def saved_products(facts: RegionFacts) -> Decision:
     """A down product that is read elsewhere can be written out: no bias is folded in and it is not padded."""
     for joined in facts.region.branches:
         down = joined.branch.down
-        if joined.saved and (down.result is not down.node or down.bias is not None or dtype_of(down.result) not in EMITTED_DTYPES):
-            return Rejected("saved_products", down.node.name, "the down product is read elsewhere in a form the kernel does not make")
+        if joined.saved and (
+            down.result is not down.node or down.bias is not None or dtype_of(down.result) not in EMITTED_DTYPES
+        ):
+            return Rejected(
+                "saved_products",
+                down.node.name,
+                "the down product is read elsewhere in a form the kernel does not make",
+            )
         if joined.saved and (joined.branch.on_lhs.tensors or joined.branch.on_lhs.value != 1 or down.alpha != 1):
             reader = next(users_outside(down.result, set(facts.region.inner)), down.result)
             return Rejected(
-                "saved_products", down.node.name, f"{reader.name} reads the down product of a scaled X, the kernel makes the unscaled one"
+                "saved_products",
+                down.node.name,
+                f"{reader.name} reads the down product of a scaled X, the kernel makes the unscaled one",
             )
     return Accepted("saved_products")
 

@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from fusioncc import __version__
+from fusioncc.cli import app
 from fusioncc.plan import Plan
 
 ROOT = Path(__file__).parents[1]
@@ -118,10 +120,14 @@ def test_a_dump_is_the_same_in_every_process_hash_seed_and_folder(
         (["dump", "model.py:factory", "--out", "model.py/inside"], "Not a directory"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(folder: Path, arguments: list[str], message: str) -> None:
+def test_a_mistake_is_one_line_and_exit_code_2(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
     (folder / "broken.pt2").write_bytes(b"PK\x03\x04 and then nothing")
-    result = run(folder, *arguments)
-    assert result.returncode == 2
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
     assert message in result.stderr
     assert result.stderr.startswith("fusioncc: ")
     assert result.stderr.count("\n") == 1

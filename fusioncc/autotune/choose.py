@@ -56,25 +56,31 @@ def schedules(group: Group, device: Device, kind: str, tier: str = "fp32") -> tu
     As costs add over launches these hold the best of every combination. Empty when the kind is illegal.
     """
     found = best(group, device, kind, tier)
-    return () if found is None else tuple(_neighbours(group.signature(), device, found[0], tier))
+    return () if found is None else tuple(_neighbours(found[0], ranked_pools(group, device, kind, tier)))
+
+
+def ranked_pools(group: Group, device: Device, kind: str, tier: str = "fp32") -> tuple[tuple[Pool, ...], ...]:
+    """For each launch of ``kind`` its legal pools, best first; empty when the kind is illegal."""
+    return _ranked_pools(group.signature(), device, kind, tier)
 
 
 @lru_cache(maxsize=1024)
 def _best(group: Group, device: Device, kind: str, tier: str) -> tuple[Schedule, Estimate] | None:
-    if KINDS[kind].illegal(group):
-        return None
-    found = tuple(spaces(group, device, kind, tier))
-    if not all(space.legal for space in found):
-        return None
-    ranked = [
-        _ranked(space, warm, device)
-        for space, warm in zip(found, _warm(group, device, kind, found, tier), strict=False)
-    ]
-    if not all(ranked):
+    ranked = _ranked_pools(group, device, kind, tier)
+    if KINDS[kind].illegal(group) or not all(ranked) or (KINDS[kind].steps(group, device) and not ranked):
         return None
     schedule = Schedule(kind, tuple(pools[0] for pools in ranked))
     predicted = estimate(group, schedule, device, tier)
     return None if predicted is None else (schedule, predicted)
+
+
+@lru_cache(maxsize=1024)
+def _ranked_pools(group: Group, device: Device, kind: str, tier: str) -> tuple[tuple[Pool, ...], ...]:
+    found = tuple(spaces(group, device, kind, tier))
+    if not all(space.legal for space in found):
+        return ()
+    warm = _warm(group, device, kind, found, tier)
+    return tuple(tuple(_ranked(space, names, device)) for space, names in zip(found, warm, strict=False))
 
 
 def _warm(group: Group, device: Device, kind: str, found: tuple[Space, ...], tier: str) -> tuple[frozenset[str], ...]:
@@ -98,11 +104,10 @@ def _added_later(space: Space, launch: Launch) -> float:
     return 0.0 if launch.pool is None else SLICE_US * launch.pool.k_split * space.consumers
 
 
-def _neighbours(group: Group, device: Device, base: Schedule, tier: str) -> Iterator[Schedule]:
+def _neighbours(base: Schedule, ranked: tuple[tuple[Pool, ...], ...]) -> Iterator[Schedule]:
     yield base
-    found = spaces(group, device, base.kind, tier)
-    for index, (space, warm) in enumerate(zip(found, _warm(group, device, base.kind, found, tier), strict=False)):
-        for pool in _ranked(space, warm, device)[1:]:
+    for index, pools in enumerate(ranked):
+        for pool in pools[1:]:
             yield Schedule(base.kind, (*base.pools[:index], pool, *base.pools[index + 1 :]))
 
 

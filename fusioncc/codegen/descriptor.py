@@ -62,7 +62,5 @@ def persistent(pool: Pool, n_blocks: str, params: tuple[Param, ...], body: Part)
     """The loop in which a program walks over every ``WORKERS``-th tile."""
     assert pool.workers is not None
     workers = constant("WORKERS", pool.workers)
-    tiles = part(
-        f"tiles = tl.cdiv(M, BLOCK_M) * {n_blocks}", params=(ROWS, *params, *block_constants(pool.tile, "M"))
-    )
+    tiles = part(f"tiles = tl.cdiv(M, BLOCK_M) * {n_blocks}", params=(ROWS, *params, *block_constants(pool.tile, "M")))
     return tiles + part("for tile in tl.range(tl.program_id(0), tiles, WORKERS):", params=(workers,)) + body.indented()

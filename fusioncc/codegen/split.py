@@ -52,9 +52,8 @@ def down_kernel(context: Context, pool: Pool) -> Kernel:
 def joined_main(context: Context, pool: Pool, main: int, splits: dict[int, int]) -> Kernel:
     """The main GEMM; joining before the K loop measured faster than after it."""
     tile = MainTile(context, pool, main)
-    body = (
-        tile.vectors()
-        + part("", "# The low-rank product opens the accumulator, which rounds once, after the K loop.")
+    body = tile.vectors() + part(
+        "", "# The low-rank product opens the accumulator, which rounds once, after the K loop."
     )
     for index, low_rank in enumerate(tile.low_ranks):
         saved = context.saved(low_rank.branch.down)

@@ -8,7 +8,6 @@ import functools
 from types import ModuleType
 from typing import Any
 
-
 from fusioncc.codegen.launch import EmittedModule, KernelLaunch
 from fusioncc.errors import KernelBuildError
 from fusioncc.graph import TORCH_DTYPES
@@ -17,7 +16,7 @@ MAX_SPILLED_BYTES = 64
 """A few spilled registers cost less than the smaller tile that avoids them; more is a wrong choice of tile."""
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def tuned(function: Any, num_warps: int, num_stages: int) -> Any:
     """The kernel with its warps and stages fixed: the form in which Inductor takes them. One object for equal settings."""
     import triton
@@ -31,11 +30,11 @@ def build(emitted: EmittedModule, module: ModuleType, m: int) -> None:
     Raises:
         KernelBuildError: with the kernel's name and the compiler's last line.
     """
-    for launch in emitted.launches:
-        _build_launch(emitted, getattr(module, launch.kernel), launch, m)
+    for position, launch in enumerate(emitted.launches):
+        _build_launch(emitted, getattr(module, launch.kernel), launch, position, m)
 
 
-def _build_launch(emitted: EmittedModule, function: Any, launch: KernelLaunch, m: int) -> None:
+def _build_launch(emitted: EmittedModule, function: Any, launch: KernelLaunch, position: int, m: int) -> None:
     from triton.compiler.errors import CompilationError
     from triton.runtime.errors import OutOfResources, PTXASError
     from triton.runtime.jit import MockTensor
@@ -55,8 +54,8 @@ def _build_launch(emitted: EmittedModule, function: Any, launch: KernelLaunch, m
         kernel._init_handles()
     except (CompilationError, PTXASError, OutOfResources, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
-        raise KernelBuildError(f"kernel {launch.kernel} of {emitted.name} does not build: {reason}") from error
+        raise KernelBuildError(
+            f"kernel {launch.kernel} of {emitted.name} does not build: {reason}", position
+        ) from error
     if kernel.n_spills > MAX_SPILLED_BYTES:
-        raise KernelBuildError(f"kernel {launch.kernel} of {emitted.name} spills {kernel.n_spills} registers")
-
-
+        raise KernelBuildError(f"kernel {launch.kernel} of {emitted.name} spills {kernel.n_spills} registers", position)

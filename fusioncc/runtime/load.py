@@ -28,7 +28,7 @@ def kernel_folder() -> Path:
     return Path(cache_dir()) / "fusioncc" / "kernels"
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def load(name: str, source: str) -> ModuleType:
     """The module ``source``, imported.
 

@@ -1,6 +1,6 @@
 """Groups and schedules that the codegen tests emit, by name. Plain values: no torch, no triton."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fusioncc.group import Branch, Group, Member, Operand, Output, Role
@@ -88,19 +88,24 @@ def inline(value: Group, tile: TileConfig, group_m: int = 8) -> Schedule:
 def split(value: Group, tile: TileConfig, down: TileConfig, k_split: int = 1, group_m: int = 8) -> Schedule:
     """``split``: one launch for all down members, then one for each main member."""
     downs = tuple(i for i, member in enumerate(value.members) if member.role == "down")
-    mains = tuple(Pool("main", (main,), tile, 1 + i, group_m=group_m) for i, main in enumerate(value.mains))
+    workers = 3 if tile.tma else None
+    mains = tuple(
+        Pool("main", (main,), tile, 1 + i, workers=workers, group_m=group_m) for i, main in enumerate(value.mains)
+    )
     return Schedule("split", (Pool("down", downs, down, 0, k_split=k_split), *mains))
 
 
 TILE = TileConfig(32, 64, 32, 4, 3)
 DOWN = TileConfig(32, 16, 64, 4, 3)
-SWAPPED = TileConfig(16, 64, 32, 4, 3, swap_operands=True)
+SWAPPED = TileConfig(16, 32, 32, 4, 3, swap_operands=True)
+DESCRIBED = TileConfig(64, 64, 32, 4, 3, tma=True)
+"""TMA tiles; a pool of them is persistent."""
 
 
 def golden() -> dict[str, tuple[Group, Schedule, str]]:
     """Modules whose source is kept: name -> group, schedule, tier."""
     big, wide = TileConfig(64, 128, 64, 4, 4), TileConfig(128, 256, 64, 8, 3)
-    narrow = TileConfig(16, 128, 128, 4, 4, swap_operands=True)
+    narrow = TileConfig(16, 32, 128, 4, 4, swap_operands=True)
     down = TileConfig(64, 16, 128, 4, 4)
     mlp = group(64, 4096, Main(28672))
     q_k_v = group(512, 4096, *(Main(n, (Lora(16, dtype="fp32"),)) for n in (4096, 1024, 1024)), symbol="s0")
@@ -116,6 +121,7 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
         precision="tf32",
     )
     plain = group(300, 200, Main(330, (Lora(12),)))
+    long = group(2048, 4096, Main(4096, (Lora(16),)))
     saved = group(2048, 4096, Main(4096, (Lora(16, saved=True),)))
     return {
         "inline_mlp": (mlp, inline(mlp, big), "fp32"),
@@ -126,5 +132,6 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
         "split_mlp": (mlp, split(mlp, big, down, k_split=8), "fp32"),
         "split_qkv_relaxed": (q_k_v, split(q_k_v, TileConfig(128, 128, 64, 8, 3), down, k_split=4), "relaxed"),
         "split_ragged": (plain, split(plain, TILE, DOWN, k_split=3), "fp32"),
+        "split_tma": (long, split(long, replace(wide, tma=True), down, k_split=2), "fp32"),
         "split_saved": (saved, split(saved, wide, down), "fp32"),
     }

@@ -114,7 +114,10 @@ def main() -> int:
         if options.only not in name:
             continue
         module = emit(group, schedule, name=name, tier=tier, why="golden")
+        described = any(pool.tile.tma for pool in schedule.pools)
         for capability in options.capability or sorted(SHARED_LIMIT):
+            if described and capability < 90:
+                continue  # no descriptors before Hopper
             for used in usages(module, group.m, capability):
                 failures += bool(used.problem)
                 print(

@@ -132,13 +132,16 @@ def test_layer_of_any_shape(dtype: torch.dtype, rows: int, rank: int) -> None:
                 layer, backend="fusioncc", dynamic=False, options={"schedule": schedule, "on_error": "raise"}
             )
             results = [compiled(x) for _ in range(3)]
-            assert rms(results[0], truth) <= 1.1 * eager
+            # Equally good orders of fp32 summation differ by more than those that end in a rounding to 16 bits.
+            assert rms(results[0], truth) <= (2.0 if dtype == torch.float32 else 1.1) * eager
             assert torch.equal(results[0], results[2])
 
 
 def test_dynamic_rows() -> None:
     layer = Layer(1024, 2048, 16).to("cuda", torch.bfloat16)
-    compiled = torch.compile(layer, backend="fusioncc", dynamic=True, options={"schedule": "split", "on_error": "raise"})
+    compiled = torch.compile(
+        layer, backend="fusioncc", dynamic=True, options={"schedule": "split", "on_error": "raise"}
+    )
     with torch.no_grad():
         for rows in (64, 2, 700, 4097):
             x = torch.randn(rows, 1024, device="cuda", dtype=torch.bfloat16)
@@ -181,7 +184,9 @@ def test_cache_across_processes(tmp_path: Path) -> None:
     folders = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"), "FUSIONCC_CACHE_DIR": str(tmp_path / "fusioncc")}
     environment = {**os.environ, **folders}
     runs = [
-        subprocess.run([sys.executable, "-c", CACHED], env=environment, capture_output=True, text=True, check=True).stdout
+        subprocess.run(
+            [sys.executable, "-c", CACHED], env=environment, capture_output=True, text=True, check=True
+        ).stdout
         for _ in range(2)
     ]
     first, second = (run.splitlines() for run in runs)

@@ -1,4 +1,4 @@
-"""inline_fp32: GEMM group g0, schedule inline, tier fp32.
+"""inline_fp32: schedule inline, tier fp32.
 
     x        [48, 256] fp32, strides (256, 1)
     w        [256, 192] fp32, strides (1, 256)

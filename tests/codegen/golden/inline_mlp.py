@@ -1,4 +1,4 @@
-"""inline_mlp: GEMM group g0, schedule inline, tier fp32.
+"""inline_mlp: schedule inline, tier fp32.
 
     x        [64, 4096] bf16, strides (4096, 1)
     w        [4096, 28672] bf16, strides (1, 4096)

@@ -1,6 +1,6 @@
-"""inline_qkv_fp32_adapters: GEMM group g0, schedule inline, tier fp32.
+"""inline_qkv_fp32_adapters: schedule inline, tier fp32.
 
-    x        [s0 (M, a hint: 512), 4096] bf16, strides (4096, 1)
+    x        [M (about 512), 4096] bf16, strides (4096, 1)
     w_0      [4096, 4096] bf16, strides (1, 4096)
     a_0      [4096, 16] fp32, strides (1, 4096)
     b_0      [16, 4096] fp32, strides (1, 16)

@@ -1,4 +1,4 @@
-"""inline_ragged: GEMM group g0, schedule inline, tier fp32.
+"""inline_ragged: schedule inline, tier fp32.
 
     x        [300, 200] bf16, strides (200, 1)
     w        [200, 330] bf16, strides (330, 1)

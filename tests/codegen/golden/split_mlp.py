@@ -1,4 +1,4 @@
-"""split_mlp: GEMM group g0, schedule split, tier fp32.
+"""split_mlp: schedule split, tier fp32.
 
     x        [64, 4096] bf16, strides (4096, 1)
     w        [4096, 28672] bf16, strides (1, 4096)
@@ -88,12 +88,12 @@ def main_0(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
+    ranks = tl.arange(0, RP)
     col_block = tl.program_id(0)
     rows = tl.arange(0, BLOCK_M)
     safe_rows = tl.where(rows < M, rows, 0)
     cols = col_block * BLOCK_N + tl.arange(0, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)
-    ranks = tl.arange(0, RP)
 
     # The low-rank product opens the accumulator, which rounds once, after the K loop.
     y_tile = y_ptr + safe_rows[:, None] * RP + ranks[None, :]

@@ -1,6 +1,6 @@
-"""split_qkv_relaxed: GEMM group g0, schedule split, tier relaxed.
+"""split_qkv_relaxed: schedule split, tier relaxed.
 
-    x        [s0 (M, a hint: 512), 4096] bf16, strides (4096, 1)
+    x        [M (about 512), 4096] bf16, strides (4096, 1)
     w_0      [4096, 4096] bf16, strides (1, 4096)
     a_0      [4096, 16] fp32, strides (1, 4096)
     b_0      [16, 4096] fp32, strides (1, 16)
@@ -123,6 +123,7 @@ def main_0(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
+    ranks = tl.arange(0, RP)
     # Grouped ordering: GROUP_M row blocks walk the columns together and share W's tiles in L2.
     row_blocks = tl.cdiv(M, BLOCK_M)
     group_size = GROUP_M * tl.cdiv(N, BLOCK_N)
@@ -134,7 +135,6 @@ def main_0(
     safe_rows = tl.where(rows < M, rows, 0)
     cols = col_block * BLOCK_N + tl.arange(0, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)
-    ranks = tl.arange(0, RP)
 
     # The low-rank product opens the accumulator, which rounds once, after the K loop.
     y_tile = y_ptr + safe_rows[:, None] * RP + ranks[None, :]

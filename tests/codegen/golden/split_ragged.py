@@ -1,4 +1,4 @@
-"""split_ragged: GEMM group g0, schedule split, tier fp32.
+"""split_ragged: schedule split, tier fp32.
 
     x        [300, 200] bf16, strides (200, 1)
     w        [200, 330] bf16, strides (1, 200)
@@ -92,6 +92,7 @@ def main_0(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
+    ranks = tl.arange(0, RP)
     # Grouped ordering: GROUP_M row blocks walk the columns together and share W's tiles in L2.
     row_blocks = tl.cdiv(M, BLOCK_M)
     group_size = GROUP_M * tl.cdiv(N, BLOCK_N)
@@ -104,7 +105,6 @@ def main_0(
     cols = col_block * BLOCK_N + tl.arange(0, BLOCK_N)
     safe_cols = tl.where(cols < N, cols, 0)
     ks = tl.arange(0, BLOCK_K)
-    ranks = tl.arange(0, RP)
 
     # The low-rank product opens the accumulator, which rounds once, after the K loop.
     y_tile = y_ptr + safe_rows[:, None] * RP + ranks[None, :]

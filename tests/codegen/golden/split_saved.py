@@ -1,4 +1,4 @@
-"""split_saved: GEMM group g0, schedule split, tier fp32.
+"""split_saved: schedule split, tier fp32.
 
     x        [2048, 4096] bf16, strides (4096, 1)
     w        [4096, 4096] bf16, strides (1, 4096)
@@ -85,6 +85,7 @@ def main_0(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
+    ranks = tl.arange(0, RP)
     # Grouped ordering: GROUP_M row blocks walk the columns together and share W's tiles in L2.
     row_blocks = tl.cdiv(M, BLOCK_M)
     group_size = GROUP_M * tl.cdiv(N, BLOCK_N)
@@ -96,7 +97,6 @@ def main_0(
     safe_rows = tl.where(rows < M, rows, 0)
     cols = col_block * BLOCK_N + tl.arange(0, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)
-    ranks = tl.arange(0, RP)
 
     # The low-rank product opens the accumulator, which rounds once, after the K loop.
     saved_tile = saved_ptr + safe_rows[:, None] * R + ranks[None, :]

@@ -1,0 +1,116 @@
+"""The tables of the README and docs, written from benchmarks/results/*.json.
+
+    python benchmarks/tables.py             # rewrite what stands between the markers
+    python benchmarks/tables.py --check     # exit code 1 when a text differs from its results
+
+A text asks for a table with the lines ``<!-- table: NAME -->`` and ``<!-- end of table -->``; NAME is that of a result
+file, which holds ``card``, ``driver``, ``torch``, ``triton``, ``date``, ``command``, ``unit`` and ``rows``. A measured
+value of a row may have its spread beside it as ``VALUE_spread``.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+TEXTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+Row = dict[str, Any]
+
+
+def measured(name: str) -> Callable[[Row], str]:
+    """A column of measured values with their spread."""
+
+    def cell(row: Row) -> str:
+        spread = row.get(f"{name}_spread")
+        return f"{row[name]:g}" + (f" ± {spread:g}" if spread is not None else "")
+
+    return cell
+
+
+def ratio(value: str, base: str) -> Callable[[Row], str]:
+    """How many times ``base`` a value is: ``1.02x``."""
+    return lambda row: f"{row[value] / row[base]:.2f}x"
+
+
+def change(value: str, base: str) -> Callable[[Row], str]:
+    """By how many percent a value differs from ``base``: ``-17.1 %``."""
+    return lambda row: f"{100 * (row[value] / row[base] - 1):+.1f} %"
+
+
+def plain(name: str, joiner: str = ", ") -> Callable[[Row], str]:
+    """A column of texts; lists are joined."""
+    return lambda row: joiner.join(map(str, row[name])) if isinstance(row[name], list) else str(row[name])
+
+
+COLUMNS: dict[str, dict[str, Callable[[Row], str]]] = {
+    "lora_linear": {
+        "M, K, N, r": plain("shape"),
+        "GEMM alone": measured("gemm_alone"),
+        "eager": measured("eager"),
+        "torch.compile": measured("compile"),
+        "max-autotune": measured("max_autotune"),
+        "fusioncc": measured("fusioncc"),
+        "schedule": plain("schedule"),
+        "of the GEMM alone": ratio("fusioncc", "gemm_alone"),
+        "to torch.compile": change("fusioncc", "compile"),
+    },
+    "llama_lora": {
+        "input": plain("input"),
+        "base, compiled": measured("base_compile"),
+        "LoRA, eager": measured("lora_eager"),
+        "LoRA, compiled": measured("lora_compile"),
+        "LoRA, fusioncc": measured("lora_fusioncc"),
+        "overhead compiled": change("lora_compile", "base_compile"),
+        "overhead fusioncc": change("lora_fusioncc", "base_compile"),
+        "error eager / compiled / fusioncc": lambda row: " / ".join(
+            f"{row[name]:.1e}" for name in ("eager_error", "compile_error", "fusioncc_error")
+        ),
+    },
+}
+COLUMNS["llama_lora_fp32"] = COLUMNS["llama_lora"]
+
+
+def table(name: str, result: dict[str, Any]) -> str:
+    """One result as a Markdown table with the facts of its run below."""
+    columns = COLUMNS[name]
+    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    lines += ["| " + " | ".join(cell(row) for cell in columns.values()) + " |" for row in result["rows"]]
+    facts = f"{result['card']}, driver {result['driver']}, torch {result['torch']}, triton {result['triton']}"
+    lines += ["", f"In {result['unit']}; {facts}, {result['date']}: `{result['command']}`."]
+    return "\n".join(lines) + "\n"
+
+
+def filled(text: str, folder: Path) -> str:
+    """``text`` with every marked table made anew from the results in ``folder``."""
+
+    def fill(match: re.Match[str]) -> str:
+        path = folder / f"{match[2]}.json"
+        body = table(match[2], json.loads(path.read_text(encoding="utf-8"))) if path.exists() else "Not measured yet.\n"
+        return f"{match[1]}{body}{match[3]}"
+
+    return MARKED.sub(fill, text)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing, exit with 1 when a text is out of date")
+    check = parser.parse_args().check
+    stale = []
+    for path in TEXTS:
+        before = path.read_text(encoding="utf-8")
+        after = filled(before, ROOT / "benchmarks" / "results")
+        if before != after:
+            stale.append(path.name)
+            if not check:
+                path.write_text(after, encoding="utf-8")
+    print(f"{'out of date' if check else 'rewritten'}: {', '.join(stale) or 'nothing'}")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""Build groups: load the emitted modules and compile their kernels for the card before anything is inserted.
+
+A kernel that does not build (it spills, or needs more than the card has) costs its launch one step down the model's
+ranking; after ``MAX_ATTEMPTS`` the group goes back to ``library``. Equal groups are built once.
+"""
+
+from dataclasses import dataclass, replace
+from types import ModuleType
+
+from fusioncc.autotune.choose import ranked_pools
+from fusioncc.codegen import emit
+from fusioncc.codegen.launch import EmittedModule
+from fusioncc.decision import Accepted, Rejected
+from fusioncc.errors import FusionError, KernelBuildError
+from fusioncc.passes.plan_groups import Setting, as_library
+from fusioncc.plan import GroupPlan
+from fusioncc.runtime.build import build
+from fusioncc.runtime.load import load
+from fusioncc.schedule import Schedule
+from fusioncc.seam import one_line, warn
+
+MAX_ATTEMPTS = 6
+"""Compilations of one module; each takes one to three seconds."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A group whose kernels are loaded and known to build."""
+
+    planned: GroupPlan
+    emitted: EmittedModule
+    module: ModuleType
+
+
+@dataclass(frozen=True)
+class Built:
+    """Every group as it will run, those with kernels, and what did not build."""
+
+    groups: tuple[GroupPlan, ...]
+    ready: tuple[Ready, ...]
+    rejections: tuple[Rejected, ...]
+
+
+def build_groups(groups: tuple[GroupPlan, ...], modules: dict[str, EmittedModule], setting: Setting) -> Built:
+    """Build ``modules`` (by group name); a failure leaves its group as it was, with one warning that names it.
+
+    Raises:
+        FusionError: a module does not load or build, and ``on_error`` is ``raise``.
+    """
+    settled: dict[str, Schedule | FusionError] = {}
+    done: list[GroupPlan] = []
+    ready: list[Ready] = []
+    rejections: list[Rejected] = []
+    for planned in groups:
+        if planned.name not in modules:
+            done.append(planned)
+            continue
+        if planned.kernel not in settled:
+            settled[planned.kernel] = _settle(planned, modules[planned.name], setting)
+        outcome = settled[planned.kernel]
+        if isinstance(outcome, FusionError):
+            if setting.options.on_error == "raise":
+                raise outcome
+            warn(f"{planned.name}: {one_line(outcome)}; the group is left as it was")
+            rejections.append(Rejected("build", planned.name, str(outcome)))
+            done.append(as_library(planned, "the kernel did not build"))
+            continue
+        final = planned
+        if outcome != planned.schedule:
+            final = replace(planned, schedule=outcome, why=f"{planned.why}; the first choice of tiles did not build")
+        emitted = _emitted(final)
+        ready.append(Ready(final, emitted, load(emitted.name, emitted.source)))
+        done.append(final)
+    return Built(tuple(done), tuple(ready), tuple(rejections))
+
+
+def _settle(planned: GroupPlan, emitted: EmittedModule, setting: Setting) -> Schedule | FusionError:
+    """The first schedule that builds, or why none did."""
+    compiled = isinstance(setting.runnable, Accepted) and "cuda" in setting.runnable.facts
+    schedule = planned.schedule
+    failure: FusionError | None = None
+    for _ in range(MAX_ATTEMPTS):
+        try:
+            module = load(emitted.name, emitted.source)
+            if compiled:
+                build(emitted, module, planned.m)
+            return schedule
+        except KernelBuildError as error:
+            failure = failure or error
+            following = None if setting.given is not None else _next(planned, schedule, error.launch, setting)
+            if following is None:
+                return failure
+            schedule = following
+            emitted = _emitted(replace(planned, schedule=schedule))
+        except FusionError as error:
+            return error
+    assert failure is not None
+    return failure
+
+
+def _emitted(planned: GroupPlan) -> EmittedModule:
+    return emit(planned.group, planned.schedule, name=planned.kernel, tier=planned.tier, why=planned.why)
+
+
+def _next(planned: GroupPlan, schedule: Schedule, launch: int, setting: Setting) -> Schedule | None:
+    """The schedule with the pool of ``launch`` replaced by the next best; None at the end of the ranking."""
+    ranking = ranked_pools(planned.group, setting.device, schedule.kind, planned.tier)[launch]
+    at = ranking.index(schedule.pools[launch]) + 1
+    if at >= len(ranking):
+        return None
+    return replace(schedule, pools=(*schedule.pools[:launch], ranking[at], *schedule.pools[launch + 1 :]))
