@@ -52,10 +52,12 @@ SKINNY_N = 128
 """Columns up to which the floor applies. Highest rank in use."""
 
 SLICE_US = 0.1
-"""One more slice of partial sums read by every tile of the consumer, us. Measured: 32 slices pay at one row."""
+"""One more slice of partial sums read by every tile of the consumer, us. Assumed: the sweep timed split mains behind 8
+slices only."""
 
 INLINE_MIN_COLUMNS = 32
-"""Columns of MMA work that X@A takes at least: a narrow dot takes the time of a wider one. Fitted on the sweep."""
+"""Columns of MMA work that X@A takes at least: a narrow dot takes the time of a wider one. Chosen on all
+shapes of the sweep: the largest that leaves inline and split in their measured order."""
 
 EMITTED_MMA = 1.15
 """MMA rate of an emitted tile over the device's (a sustained rate of a whole GEMM): 0.87 of the H200's datasheet. What
@@ -64,6 +66,9 @@ narrow tiles lose is in their traffic through the L2. Fitted on the sweep."""
 NO_WGMMA = 0.38
 """Factor on a Hopper tile whose MMA rows are fewer than 64 (it falls back to the warp-level MMA). Fitted on the
 sweep."""
+
+TMA_CAPABILITY = 90
+"""First compute capability with TMA, times ten."""
 
 TMA_DRAW = 0.4
 """What a tile through descriptors takes of a multiprocessor's L2 port over the same tile through pointers (no address

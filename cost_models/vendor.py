@@ -42,7 +42,7 @@ def vendor_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | 
 
 
 def _tiled(launch: Launch, warm: frozenset[str], device: Device, tile: tuple[int, int], split: int) -> Cost:
-    """A GEMM in tiles through descriptors, its terms combined as :func:`~fusioncc.cost_models.tiles.grid_cost` does."""
+    """A GEMM in tiles, through descriptors where the card has them; terms combined as in ``tiles.grid_cost``."""
     assert launch.unit is not None
     block_m, block_n = tile
     count = ceil(launch.m / block_m) * ceil(launch.n / block_n) * split * launch.batch
@@ -51,7 +51,7 @@ def _tiled(launch: Launch, warm: frozenset[str], device: Device, tile: tuple[int
     tile_mma = 2 * block_m * block_n * depth / (rate * (1.0 if launch.unit == "fp32" else c.EMITTED_MMA))
     tile_bytes = depth * (min(block_m, launch.m) * launch.x_element + block_n * launch.w_element)
     l2_per_us = device.l2_gbps * 1e3 / device.multiprocessors * c.L2_SM_SHARE
-    tile_l2 = tile_bytes * c.TMA_DRAW / l2_per_us
+    tile_l2 = tile_bytes * (c.TMA_DRAW if device.capability >= c.TMA_CAPABILITY else 1.0) / l2_per_us
     moved = traffic(launch, warm, device, block_m, c.GROUP_M_VENDOR)
     dram = moved.dram_us(device)
     spread = count / device.multiprocessors

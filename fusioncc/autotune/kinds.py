@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fusioncc.autotune import knobs
+from fusioncc.cost_models.constants import TMA_CAPABILITY
 from fusioncc.cost_models.launches import padded_rank
 from fusioncc.descriptors import refusal
 from fusioncc.device import Device
@@ -89,7 +90,7 @@ def _split_steps(group: Group, device: Device) -> tuple[Step, ...]:
 
 def _tma_workers(group: Group, main: int, device: Device) -> int:
     """Programs of a persistent pool, one a multiprocessor; 0 where the member has no TMA form on ``device``."""
-    tma = device.capability >= knobs.TMA_CAPABILITY and not refusal(group, main)
+    tma = device.capability >= TMA_CAPABILITY and not refusal(group, main)
     return device.multiprocessors if tma else 0
 
 

@@ -31,8 +31,6 @@ TMA_TILES = (
     TileConfig(64, 256, 64, 4, 4, tma=True),
 )
 """Main tiles through TMA descriptors that came near the vendor GEMM on an H200, with a low-rank join."""
-TMA_CAPABILITY = 90
-"""First compute capability with TMA, times ten."""
 
 
 def main_tiles() -> Iterator[TileConfig]:
