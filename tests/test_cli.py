@@ -1,16 +1,19 @@
-"""The command, as a user runs it: in a process of its own, from another folder."""
+"""The command, as a user runs it from another folder; in a process of its own where that matters."""
 
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+import torch
+from typer.testing import CliRunner, Result
 
 from fusioncc import __version__
 from fusioncc.cli import app
 from fusioncc.plan import Plan
+from fusioncc.targets import load
 
 ROOT = Path(__file__).parents[1]
 MODEL = """
@@ -50,6 +53,15 @@ def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
     return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, timeout=240)
 
 
+@pytest.fixture
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Result]]:
+    """Runs the command in this process, in the folder of the model: torch is loaded once for many tests."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield lambda *arguments: CliRunner().invoke(app, arguments)
+    sys.modules.pop("model", None)
+
+
 def dump_of(folder: Path, out: str, **environment: str) -> dict[str, bytes]:
     result = run(folder, "dump", "model.py:factory", "--out", out, **environment)
     assert result.returncode == 0, result.stderr
@@ -64,28 +76,31 @@ def test_version_and_devices_answer_without_torch(folder: Path) -> None:
     assert "h200" in result.stdout
 
 
-def test_plan_says_what_and_why(folder: Path) -> None:
-    result = run(folder, "plan", "model.py:factory", "--device", "h200")
-    assert result.returncode == 0, result.stderr
+def test_plan_says_what_and_why(here: Callable[..., Result]) -> None:
+    result = here("plan", "model.py:factory", "--device", "h200")
+    assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith("Plan for h200: 1 group")
     assert "X [64, 256] bf16" in result.stdout
     assert "r=8" in result.stdout
     assert "why" in result.stdout
 
 
-def test_json_is_the_plan_and_nothing_else(folder: Path) -> None:
-    result = run(folder, "plan", "model:on_meta", "--json")
-    assert result.returncode == 0, result.stderr
+def test_json_is_the_plan_and_nothing_else(here: Callable[..., Result]) -> None:
+    result = here("plan", "model:on_meta", "--json")
+    assert result.exit_code == 0, result.stderr
     plan = Plan.from_json(result.stdout)
     assert result.stdout == plan.to_json()
     assert [member.role for member in plan.groups[0].members] == ["main", "down", "up"]
 
 
-def test_options_reach_the_plan(folder: Path) -> None:
-    forced = run(folder, "plan", "model.py:factory", "--json", "--schedule", "library", "--numerics", "eager")
+def test_options_reach_the_plan(here: Callable[..., Result]) -> None:
+    forced = here("plan", "model.py:factory", "--json", "--schedule", "library")
     assert Plan.from_json(forced.stdout).groups[0].schedule.kind == "library"
-    narrow = run(folder, "plan", "model.py:factory", "--json", "--set", "max_rank_fraction=0.001")
-    assert narrow.returncode == 0, narrow.stderr
+    relaxed = here("plan", "model.py:factory", "--json", "--schedule", "split", "--numerics", "relaxed")
+    (group,) = Plan.from_json(relaxed.stdout).groups
+    assert (group.schedule.kind, group.tier) == ("split", "relaxed")
+    narrow = here("plan", "model.py:factory", "--json", "--set", "max_rank_fraction=0.001")
+    assert narrow.exit_code == 0, narrow.stderr
     assert not any(group.branches for group in Plan.from_json(narrow.stdout).groups)
 
 
@@ -121,12 +136,10 @@ def test_a_dump_is_the_same_in_every_process_hash_seed_and_folder(
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+    folder: Path, here: Callable[..., Result], arguments: list[str], message: str
 ) -> None:
     (folder / "broken.pt2").write_bytes(b"PK\x03\x04 and then nothing")
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    result = CliRunner().invoke(app, arguments)
+    result = here(*arguments)
     assert result.exit_code == 2
     assert message in result.stderr
     assert result.stderr.startswith("fusioncc: ")
@@ -134,18 +147,25 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert result.stdout == ""
 
 
-def test_an_archive_asks_for_trust(folder: Path) -> None:
-    script = "import torch, model; m, a = model.factory(); torch.export.save(torch.export.export(m, a), 'model.pt2')"
-    subprocess.run([sys.executable, "-c", script], cwd=folder, check=True, capture_output=True)
-    refused = run(folder, "plan", "model.pt2")
-    assert refused.returncode == 2
+@pytest.fixture
+def archive(folder: Path, here: Callable[..., Result]) -> Path:
+    target = load("model:factory")
+    torch.export.save(torch.export.export(target.model, target.args), folder / "model.pt2")
+    return folder / "model.pt2"
+
+
+def test_an_archive_asks_for_trust(archive: Path, here: Callable[..., Result]) -> None:
+    refused = here("plan", archive.name)
+    assert refused.exit_code == 2
     assert "add --trust" in refused.stderr
-    trusted = run(folder, "plan", "model.pt2", "--trust")
-    assert trusted.returncode == 0, trusted.stderr
-    assert trusted.stdout == run(folder, "plan", "model.py:factory").stdout
-    archive = folder / "model.pt2"
+    trusted = here("plan", archive.name, "--trust")
+    assert trusted.exit_code == 0, trusted.stderr
+    assert trusted.stdout == here("plan", "model.py:factory").stdout
+
+
+def test_a_damaged_archive_is_one_line_too(archive: Path) -> None:
     archive.write_bytes(archive.read_bytes().replace(b"graph_module", b"graph_modulo"))
-    damaged = run(folder, "plan", "model.pt2", "--trust")
+    damaged = run(archive.parent, "plan", archive.name, "--trust")
     assert damaged.returncode == 2
     assert damaged.stderr.startswith("fusioncc: model.pt2 cannot be loaded")
     assert damaged.stderr.count("\n") == 1
