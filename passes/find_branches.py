@@ -9,7 +9,18 @@ from typing import Any
 
 from torch import fx
 
-from fusioncc.graph import COPIES, aten, dtype_of, holds, is_rounding, keeps_order, product, same_size, tensor, value_key
+from fusioncc.graph import (
+    COPIES,
+    aten,
+    dtype_of,
+    holds,
+    is_rounding,
+    keeps_order,
+    product,
+    same_size,
+    tensor,
+    value_key,
+)
 from fusioncc.passes.canonicalize import Gemm
 
 

@@ -11,7 +11,16 @@ from dataclasses import dataclass, replace
 from torch import fx
 
 from fusioncc.decision import Rejected
-from fusioncc.graph import COPIES, EMITTED_DTYPES, aten, dtype_of, is_exact_cast, is_rounding, keeps_order, users_outside
+from fusioncc.graph import (
+    COPIES,
+    EMITTED_DTYPES,
+    aten,
+    dtype_of,
+    is_exact_cast,
+    is_rounding,
+    keeps_order,
+    users_outside,
+)
 from fusioncc.passes.branch_rules import BranchFacts, check_branch
 from fusioncc.passes.canonicalize import Gemm, product_nodes
 from fusioncc.passes.find_branches import LowRank, Scale, peel_scales

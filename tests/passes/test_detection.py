@@ -213,8 +213,7 @@ SHAPED: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "slice twice": (lambda s, x: x[:M] @ s.w + (x[:M] @ s.a) @ s.b, (8, K)),
     "einsum": (
         lambda s, x: (
-            torch.einsum("bsk,kn->bsn", x, s.w)
-            + torch.einsum("bsr,rn->bsn", torch.einsum("bsk,kr->bsr", x, s.a), s.b)
+            torch.einsum("bsk,kn->bsn", x, s.w) + torch.einsum("bsr,rn->bsn", torch.einsum("bsk,kr->bsr", x, s.a), s.b)
         ),
         (2, 3, K),
     ),
@@ -246,7 +245,9 @@ def test_real_batch_is_found_for_the_library_only() -> None:
     model = lora(lambda s, x: (torch.bmm(x, s.p), torch.bmm(x, s.q), x @ s.w), p=t(2, K, 32), q=t(2, K, N))
     (group,) = through_all(model, t(2, 3, K)).groups
     assert [(member.batch, member.m, member.n) for member in group.members] == [(2, 3, 32), (2, 3, N)]
-    joined = lora(lambda s, x: torch.bmm(x, s.q) + torch.bmm(torch.bmm(x, s.p), s.o), p=t(2, K, R), q=t(2, K, N), o=t(2, R, N))
+    joined = lora(
+        lambda s, x: torch.bmm(x, s.q) + torch.bmm(torch.bmm(x, s.p), s.o), p=t(2, K, R), q=t(2, K, N), o=t(2, R, N)
+    )
     found = through_all(joined, t(2, 3, K))
     assert not found.groups[0].branches
     assert [rejection.rule for rejection in found.rejections] == ["same_shape"]
@@ -347,9 +348,24 @@ NO_BRANCH: dict[str, tuple[Callable[..., Any], dict[str, Any], str, str]] = {
         "a bias and the tensor scale",
     ),
     "bias of rows": (lambda s, x: torch.addmm(s.c, x, s.w) + (x @ s.a) @ s.b, {"c": t(M, 1)}, "plain_main", "no bias"),
-    "matrix as bias": (lambda s, x: torch.addmm(s.c, x, s.w) + (x @ s.a) @ s.b, {"c": t(M, N)}, "plain_main", "no bias"),
-    "scaled main": (lambda s, x: torch.addmm(s.c, x, s.w, alpha=2) + (x @ s.a) @ s.b, {"c": t(N)}, "plain_main", "alpha=2"),
-    "double": (lambda s, x: x.double() @ s.w.double() + (x.double() @ s.a.double()) @ s.b.double(), {}, "dtypes", "fp64"),
+    "matrix as bias": (
+        lambda s, x: torch.addmm(s.c, x, s.w) + (x @ s.a) @ s.b,
+        {"c": t(M, N)},
+        "plain_main",
+        "no bias",
+    ),
+    "scaled main": (
+        lambda s, x: torch.addmm(s.c, x, s.w, alpha=2) + (x @ s.a) @ s.b,
+        {"c": t(N)},
+        "plain_main",
+        "alpha=2",
+    ),
+    "double": (
+        lambda s, x: x.double() @ s.w.double() + (x.double() @ s.a.double()) @ s.b.double(),
+        {},
+        "dtypes",
+        "fp64",
+    ),
     "no rows": (lambda s, x: x[:0] @ s.w + (x[:0] @ s.a) @ s.b, {}, "sizes", "M is 0"),
     "rank 0": (lambda s, x: x @ s.w + (x @ s.a) @ s.b, {"a": t(K, 0), "b": t(0, N)}, "sizes", "rank is 0"),
 }
@@ -377,7 +393,10 @@ SILENT: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", SILENT)
 def test_no_branch_where_something_else_is_computed(name: str) -> None:
     found = through_all(lora(SILENT[name]), X)
-    assert shapes(found) == [("main", M, N, K), ("main", M, R, K)] or shapes(found) == [("main", M, R, K), ("main", M, N, K)]
+    assert shapes(found) == [("main", M, N, K), ("main", M, R, K)] or shapes(found) == [
+        ("main", M, R, K),
+        ("main", M, N, K),
+    ]
 
 
 def test_complex_and_integer_products_make_no_group() -> None:
