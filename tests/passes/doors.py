@@ -33,7 +33,7 @@ def aot(
     with torch.set_grad_enabled(train):
         result = aot_module(model, fw_compiler=record, bw_compiler=record, decompositions=decompositions)(*args)
         if train:
-            result.float().sum().backward()
+            (result[1] if isinstance(result, tuple | list) else result).sum().backward()
     return seen
 
 

@@ -1,4 +1,4 @@
-"""Every rule on a hand-made graph: one change to a graph that it accepts makes it refuse, with rule, node and reason."""
+"""Every rule on a hand-made graph that it accepts, and on one changed so that it refuses: rule, node and reason."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -143,7 +143,7 @@ def _operand_from_down() -> RegionFacts:
 
 @dataclass(frozen=True)
 class Case:
-    """A rule, facts that it accepts (the plain graph's when None), facts that it refuses, at which node, in which words."""
+    """A rule, facts that it accepts (None: the plain graph), facts that it refuses, at which node, in which words."""
 
     rule: str
     refused: Callable[[], Any]
