@@ -18,10 +18,21 @@ class FusionWarning(UserWarning):
     """Something was left as it was; the message names what and why."""
 
 
-def attempt(what: str, action: Callable[[], T], otherwise: Callable[[str], T], on_error: str) -> T:
-    """``action()``; when it fails, ``otherwise(cause)`` and one warning, or the error itself under ``on_error="raise"``."""
+def attempt(
+    what: str,
+    action: Callable[[], T],
+    otherwise: Callable[[str], T],
+    on_error: str,
+    let_through: tuple[type[Exception], ...] = (),
+) -> T:
+    """``action()``; when it fails, ``otherwise(cause)`` and one warning, or the error itself under ``on_error="raise"``.
+
+    Exceptions of ``let_through`` are signals to a caller, not failures.
+    """
     try:
         return action()
+    except let_through:
+        raise
     except Exception as error:
         if on_error == "raise":
             raise
