@@ -1,7 +1,7 @@
 """``torch.compile(model, backend="fusioncc")``: the backend Dynamo finds by entry point.
 
-The graph goes to AOTAutograd; fusioncc's pass rewrites the functional graph, Inductor (or eager ATen) runs the rest. When
-anything of ours fails, the same rest runs the original graph.
+The graph goes to AOTAutograd; fusioncc's pass rewrites the functional graph, Inductor (or eager ATen) runs the rest.
+When anything of ours fails, the same rest runs the original graph.
 """
 
 import copy
@@ -47,7 +47,8 @@ def fusioncc(
     """
     chosen = Options.of(options)
     given = [value for value in example_inputs if isinstance(value, torch.Tensor)]
-    device = next((t.device for t in given if t.device.type == "cuda"), given[0].device if given else torch.device("cpu"))
+    devices = [value.device for value in given]
+    device = next((d for d in devices if d.type == "cuda"), devices[0] if devices else torch.device("cpu"))
     interpreted = isinstance(decision := runnable(device), Accepted) and "interpreter" in decision.facts
     rest = _eager_rest if interpreted or chosen.rest == "eager" else _inductor_rest
     patches = _inductor_patches(chosen, mode)
@@ -60,13 +61,17 @@ def fusioncc(
         log.fail(cause)
         return rest(gm, example_inputs, None, log, patches)
 
-    return attempt(
+    compiled = attempt(
         "compiling with fused kernels failed",
         lambda: rest(work, example_inputs, fusion, log, patches),
         without_fusion,
         chosen.on_error,
         let_through=(RestartAnalysis,),
     )
+    for node in work.graph.nodes:
+        # Dynamo drops these weak references from its own graph; while one lives, swap_tensors refuses the weight.
+        node.meta.pop("grapharg", None)
+    return compiled
 
 
 def _inductor_patches(options: Options, mode: str | None) -> dict[str, Any]:
@@ -93,13 +98,15 @@ def _inductor_rest(
     from torch._inductor.compile_fx import compile_fx
 
     if fusion is None:
-        return with_descriptors(compile_fx(gm, example_inputs, config_patches=patches or None))
+        original: Any = compile_fx(gm, example_inputs, config_patches=patches or None)
+        return with_descriptors(original)
     fusion.then = patches.get("post_grad_custom_pre_pass", config.post_grad_custom_pre_pass)
     key = fusion.uuid()
     if key is not None:
         log.cache = PlanCache.of(gm, example_inputs, (key, sorted(patches.items())))
     before = _cache_hits()
-    compiled = compile_fx(gm, example_inputs, config_patches={**patches, "post_grad_custom_pre_pass": fusion})
+    patches = {**patches, "post_grad_custom_pre_pass": fusion}
+    compiled: Any = compile_fx(gm, example_inputs, config_patches=patches)
     if not fusion.plans and _cache_hits() > before:
         log.recall()
     return with_descriptors(compiled)

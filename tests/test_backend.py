@@ -37,7 +37,7 @@ def test_a_wrong_option_lists_the_valid_ones(options: dict[str, Any], message: s
 
 
 def test_a_wrong_mode_lists_the_valid_ones() -> None:
-    with pytest.raises(OptionError, match="valid modes: .*max-autotune"):
+    with pytest.raises(OptionError, match=r"valid modes: .*max-autotune"):
         call_backend(mode="fastest")
 
 
@@ -136,7 +136,7 @@ def test_the_models_own_error_comes_through() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             raise ValueError("mine")
 
-    with pytest.raises(ValueError, match="^mine$"):
+    with pytest.raises(ValueError, match=r"^mine$"):
         torch.compile(Fails(), backend=backend)(rows())
 
 

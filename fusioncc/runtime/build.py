@@ -8,7 +8,6 @@ import functools
 from types import ModuleType
 from typing import Any
 
-
 from fusioncc.codegen.launch import EmittedModule, KernelLaunch
 from fusioncc.errors import KernelBuildError
 from fusioncc.graph import TORCH_DTYPES
@@ -17,7 +16,7 @@ MAX_SPILLED_BYTES = 64
 """A few spilled registers cost less than the smaller tile that avoids them; more is a wrong choice of tile."""
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def tuned(function: Any, num_warps: int, num_stages: int) -> Any:
     """The kernel with its warps and stages fixed: the form in which Inductor takes them. One object for equal settings."""
     import triton

@@ -29,7 +29,7 @@ def runnable(device: torch.device) -> Decision:
     return Rejected("runnable", device.type, f"no emitted kernels for {device.type} tensors")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def profile(device: torch.device, wanted: str | None) -> Device:
     """The profile to plan with: the one asked for by name, else the card's own, else the H200's (CPU, meta)."""
     if wanted is not None:

@@ -27,4 +27,4 @@ def write_whole(path: Path, text: str) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     with os.fdopen(handle, "w") as file:
         file.write(text)
-    os.replace(temporary, path)
+    Path(temporary).replace(path)

@@ -1,7 +1,7 @@
 """Load an emitted module from a real file, once for each source.
 
-Triton reads a kernel's source from its file, so the file has to exist as long as the kernel may be compiled. Files lie in
-the cache folder under a name made from their content: equal sources give one module object and therefore one function
+Triton reads a kernel's source from its file, so the file has to exist as long as the kernel may be compiled. Files lie
+in the cache folder under a name made from their content: equal sources give one module object and therefore one function
 object, which Inductor compiles once.
 """
 
@@ -22,7 +22,7 @@ def kernel_folder() -> Path:
     return cache_folder() / "kernels"
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def load(name: str, source: str) -> ModuleType:
     """The module ``source``, imported.
 

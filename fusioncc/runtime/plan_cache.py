@@ -26,7 +26,7 @@ class PlanCache:
 
     @classmethod
     def of(cls, gm: fx.GraphModule, inputs: Sequence[Any], settings: Iterable[Any]) -> "PlanCache":
-        """The cache entry of a graph with its inputs (real, fake or symbolic) under ``settings`` (told apart by repr)."""
+        """The cache entry of a graph with its inputs (real, fake or symbolic) and ``settings`` (compared by repr)."""
         graphs = [module.code for module in gm.modules() if isinstance(module, fx.GraphModule)]
         state = (
             torch.is_grad_enabled(),

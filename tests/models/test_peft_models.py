@@ -78,7 +78,7 @@ def test_groups_and_outputs(case: Case) -> None:
 
 
 def check_schedules(plan: Plan, case: Case) -> None:
-    """Every group with a branch runs an emitted kernel of the schedule asked for; ranks and dtypes are the adapters'."""
+    """Every group with a branch runs an emitted kernel of the schedule asked for, with the adapters' rank and dtype."""
     for group in plan.groups:
         if not group.branches:
             assert group.schedule.kind == "library"
