@@ -61,6 +61,7 @@ def optimize(
     if not callable(model):
         raise CaptureError(f"cannot compile a {type(model).__name__}")
     backend = functools.partial(fusioncc, options=chosen, plan=_read_plan(plan))
+    functools.update_wrapper(backend, fusioncc)  # Dynamo treats registered backends better, and knows them by name
     compiled: Callable[..., Any] = torch.compile(model, backend=backend)
     if example_inputs is not None:
         with torch.no_grad():

@@ -1,7 +1,7 @@
 """``torch.compile(model, backend="fusioncc")``: the backend Dynamo finds by entry point.
 
-The graph goes to AOTAutograd; fusioncc's pass rewrites the functional graph, Inductor (or eager ATen) runs the rest. When
-anything of ours fails, the same rest runs the original graph.
+The graph goes to AOTAutograd; fusioncc's pass rewrites the functional graph, Inductor (or eager ATen) runs the rest.
+When anything of ours fails, the same rest runs the original graph.
 """
 
 import copy
@@ -10,14 +10,17 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._dynamo.exc import RestartAnalysis
+from torch._dynamo.utils import counters
 
 from fusioncc.config import Options
 from fusioncc.decision import Accepted
 from fusioncc.errors import OptionError
 from fusioncc.fusion_pass import FusionPass
-from fusioncc.plan import SCHEMA, Plan
-from fusioncc.records import current_plans
+from fusioncc.plan import Plan
+from fusioncc.records import PlanLog, current_plans
 from fusioncc.runtime.executor import profile, runnable
+from fusioncc.runtime.plan_cache import PlanCache
 from fusioncc.runtime.scratch import with_descriptors
 from fusioncc.seam import attempt
 
@@ -43,29 +46,32 @@ def fusioncc(
         OptionError: an unknown option, value or mode; the message lists the valid ones.
     """
     chosen = Options.of(options)
-    plans = current_plans()
     given = [value for value in example_inputs if isinstance(value, torch.Tensor)]
-    device = next(
-        (t.device for t in given if t.device.type == "cuda"), given[0].device if given else torch.device("cpu")
-    )
+    devices = [value.device for value in given]
+    device = next((d for d in devices if d.type == "cuda"), devices[0] if devices else torch.device("cpu"))
     interpreted = isinstance(decision := runnable(device), Accepted) and "interpreter" in decision.facts
     rest = _eager_rest if interpreted or chosen.rest == "eager" else _inductor_rest
     patches = _inductor_patches(chosen, mode)
-
-    def record_failure(cause: str) -> Compiled:
-        plans.append(Plan(SCHEMA, profile(device, chosen.device).name, "", (), (), (), cause))
-        return rest(gm, example_inputs, None, patches)
-
-    form = "call" if rest is _eager_rest else "visible"
-    fusion = FusionPass(chosen, plan, form, record=plans.append)
+    log = PlanLog(current_plans(), profile(device, chosen.device).name)
+    fusion = FusionPass(chosen, plan, "call" if rest is _eager_rest else "visible", record=log.add)
     work = fx.GraphModule(gm, copy.deepcopy(gm.graph))
     work.meta.update(gm.meta)
-    return attempt(
+
+    def without_fusion(cause: str) -> Compiled:
+        log.fail(cause)
+        return rest(gm, example_inputs, None, log, patches)
+
+    compiled = attempt(
         "compiling with fused kernels failed",
-        lambda: rest(work, example_inputs, fusion, patches),
-        record_failure,
+        lambda: rest(work, example_inputs, fusion, log, patches),
+        without_fusion,
         chosen.on_error,
+        let_through=(RestartAnalysis,),
     )
+    for node in work.graph.nodes:
+        # Dynamo drops these weak references from its own graph; while one lives, swap_tensors refuses the weight.
+        node.meta.pop("grapharg", None)
+    return compiled
 
 
 def _inductor_patches(options: Options, mode: str | None) -> dict[str, Any]:
@@ -85,20 +91,34 @@ def _inductor_patches(options: Options, mode: str | None) -> dict[str, Any]:
 
 
 def _inductor_rest(
-    gm: fx.GraphModule, example_inputs: list[Any], fusion: FusionPass | None, patches: dict[str, Any]
+    gm: fx.GraphModule, example_inputs: list[Any], fusion: FusionPass | None, log: PlanLog, patches: dict[str, Any]
 ) -> Compiled:
     """Inductor compiles the graph, with the pass in front of its own post-grad passes and the user's."""
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
 
-    if fusion is not None:
-        fusion.then = patches.get("post_grad_custom_pre_pass", config.post_grad_custom_pre_pass)
-        patches = {**patches, "post_grad_custom_pre_pass": fusion}
-    return with_descriptors(compile_fx(gm, example_inputs, config_patches=patches or None))
+    if fusion is None:
+        original: Any = compile_fx(gm, example_inputs, config_patches=patches or None)
+        return with_descriptors(original)
+    fusion.then = patches.get("post_grad_custom_pre_pass", config.post_grad_custom_pre_pass)
+    key = fusion.uuid()
+    if key is not None:
+        log.cache = PlanCache.of(gm, example_inputs, (key, sorted(patches.items())))
+    before = _cache_hits()
+    patches = {**patches, "post_grad_custom_pre_pass": fusion}
+    compiled: Any = compile_fx(gm, example_inputs, config_patches=patches)
+    if not fusion.plans and _cache_hits() > before:
+        log.recall()
+    return with_descriptors(compiled)
+
+
+def _cache_hits() -> int:
+    """Graphs that Inductor's and AOTAutograd's caches answered for so far in this process."""
+    return int(counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"])
 
 
 def _eager_rest(
-    gm: fx.GraphModule, example_inputs: list[Any], fusion: FusionPass | None, patches: dict[str, Any]
+    gm: fx.GraphModule, example_inputs: list[Any], fusion: FusionPass | None, log: PlanLog, patches: dict[str, Any]
 ) -> Compiled:
     """AOTAutograd makes the functional graph, ATen runs what no kernel claimed."""
     from functorch.compile import make_boxed_func

@@ -10,7 +10,8 @@ import sys
 import weakref
 from typing import Any
 
-from fusioncc.plan import Plan
+from fusioncc.plan import SCHEMA, Plan
+from fusioncc.runtime.plan_cache import PlanCache
 
 
 class _Record:
@@ -22,6 +23,46 @@ class _Record:
 
 
 _records: list[_Record] = []
+
+
+class PlanLog:
+    """Takes down the plans of one graph: for ``plan_of``, and for a process that finds the compiled graph in a cache.
+
+    Args:
+        plans: the list to which the graph's plans belong.
+        device: name of the profile that the graph is planned for.
+    """
+
+    def __init__(self, plans: list[Plan], device: str) -> None:
+        self._plans = plans
+        self._device = device
+        self._own: list[Plan] = []
+        self.cache: PlanCache | None = None
+
+    def add(self, plan: Plan) -> None:
+        """A plan that was just carried out."""
+        if plan in self._own:
+            return
+        self._plans.append(plan)
+        self._own.append(plan)
+        if self.cache is not None:
+            self.cache.write(self._own)
+
+    def fail(self, cause: str) -> None:
+        """The graph is compiled without fusion after all: what was taken down did not come to be."""
+        for plan in self._own:
+            self._plans.remove(plan)
+        self._own, self.cache = [], None
+        self.add(Plan(SCHEMA, self._device, "", (), (), (), cause))
+
+    def recall(self) -> None:
+        """The compiled graph came from a cache of Inductor's: take down the plans that were made for it then."""
+        found = self.cache.read() if self.cache is not None else ()
+        self._own += found or (Plan(SCHEMA, self._device, "", (), (), (NOT_KEPT,)),)
+        self._plans += self._own
+
+
+NOT_KEPT = "the compiled graph came from Inductor's cache, and its plan is not in the cache folder"
 
 
 def current_plans() -> list[Plan]:

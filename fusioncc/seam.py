@@ -1,7 +1,7 @@
 """The one place where any exception is caught: between us and code that may fail in ways we cannot list.
 
-``attempt`` guards our own work on a user's model: on failure the user gets what they had without fusioncc, and one warning.
-``translated`` guards a user's own code that we have to call (a model under capture, a factory): its failure becomes one
+``attempt`` guards our own work on a user's model: on failure the user gets what they had without fusioncc, and one
+warning. ``translated`` guards a user's own code that we have to call (a model under capture, a factory): its failure becomes one
 of our errors, with the original chained.
 """
 
@@ -18,10 +18,21 @@ class FusionWarning(UserWarning):
     """Something was left as it was; the message names what and why."""
 
 
-def attempt(what: str, action: Callable[[], T], otherwise: Callable[[str], T], on_error: str) -> T:
-    """``action()``; when it fails, ``otherwise(cause)`` and one warning, or the error itself under ``on_error="raise"``."""
+def attempt(
+    what: str,
+    action: Callable[[], T],
+    otherwise: Callable[[str], T],
+    on_error: str,
+    let_through: tuple[type[Exception], ...] = (),
+) -> T:
+    """``action()``; when it fails, ``otherwise(cause)`` and one warning; under ``on_error="raise"`` the error itself.
+
+    Exceptions of ``let_through`` are signals to a caller, not failures.
+    """
     try:
         return action()
+    except let_through:
+        raise
     except Exception as error:
         if on_error == "raise":
             raise

@@ -57,18 +57,23 @@ def tier_of(schedule: Schedule, options: Options) -> str:
 
 def _candidates(group: Group, setting: Setting) -> tuple[Candidate, ...]:
     ranked = rank(group, setting.device, SCHEDULES, setting.options.numerics)
-    refusal = _blanket_refusal(setting)
+    refusal = _blanket_refusal(group, setting)
     if not refusal:
         return ranked
     return tuple(c if c.kind == "library" else replace(c, legal=False, reason=refusal) for c in ranked)
 
 
-def _blanket_refusal(setting: Setting) -> str:
+def _blanket_refusal(group: Group, setting: Setting) -> str:
     """A reason that no emitted kernel may be used at all; empty when there is none."""
     if isinstance(setting.runnable, Rejected):
         return f"{setting.runnable.rule}: {setting.runnable.reason}"
     if setting.options.numerics == "eager":
         return "rounding_tier: fused kernels keep fp32 where eager rounds; numerics='eager' allows vendor GEMMs only"
+    if group.lhs.dtype == "fp32" and group.fp32_precision == "ieee" and setting.options.numerics == "fp32":
+        return (
+            "rounding_tier: an emitted fp32 product adds its K terms in one chain, which is further from fp64 than the "
+            "vendor GEMM; numerics='relaxed' or torch.set_float32_matmul_precision('high') allows it"
+        )
     return ""
 
 

@@ -1,31 +1,25 @@
 """Load an emitted module from a real file, once for each source.
 
-Triton reads a kernel's source from its file, so the file has to exist as long as the kernel may be compiled. Files lie in
-the cache folder under a name made from their content: equal sources give one module object and therefore one function
+Triton reads a kernel's source from its file, so the file has to exist as long as the kernel may be compiled. Files lie
+in the cache folder under a name made from their content: equal sources give one module object and therefore one function
 object, which Inductor compiles once.
 """
 
 import functools
 import hashlib
 import importlib.util
-import os
 import sys
 import tempfile
 from pathlib import Path
 from types import ModuleType
 
-from fusioncc.config import cache_folder_override
 from fusioncc.errors import EmissionError
+from fusioncc.runtime.files import cache_folder, write_whole
 
 
 def kernel_folder() -> Path:
-    """The folder for emitted modules: ``FUSIONCC_CACHE_DIR``, or one for this user beside Inductor's cache."""
-    chosen = cache_folder_override()
-    if chosen is not None:
-        return Path(chosen) / "kernels"
-    from torch._inductor.runtime.cache_dir_utils import cache_dir
-
-    return Path(cache_dir()) / "fusioncc" / "kernels"
+    """The folder for emitted modules."""
+    return cache_folder() / "kernels"
 
 
 @functools.cache
@@ -51,15 +45,11 @@ def load(name: str, source: str) -> ModuleType:
 
 
 def _write(path: Path, source: str) -> Path:
-    """Write through a temporary file and rename, so that a reader never sees half a file; keep an equal one."""
+    """Write the file, or keep an equal one; in a folder of this process when the cache folder cannot be written."""
     try:
         if path.is_file() and path.read_text() == source:
             return path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        with os.fdopen(handle, "w") as file:
-            file.write(source)
-        os.replace(temporary, path)
+        write_whole(path, source)
     except OSError as error:
         fallback = Path(_process_folder()) / path.name
         if path.parent == fallback.parent:

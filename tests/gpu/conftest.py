@@ -15,4 +15,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def fresh_dynamo() -> None:
     torch._dynamo.reset()
+    torch.set_float32_matmul_precision("highest")
     torch.manual_seed(0)

@@ -120,6 +120,7 @@ class Layer(torch.nn.Module):
 @pytest.mark.parametrize("rows", [1, 3, 16, 17, 64, 100, 256, 1000])
 @pytest.mark.parametrize("rank", [1, 8, 48])
 def test_layer_of_any_shape(dtype: torch.dtype, rows: int, rank: int) -> None:
+    torch.set_float32_matmul_precision("high")  # fp32 products round to tf32 in eager and in emitted kernels
     layer = Layer(1000, 1496, rank).to("cuda", dtype)
     x = torch.randn(rows, 1000, device="cuda", dtype=dtype)
     truth = layer.double()(x.double())
@@ -132,9 +133,18 @@ def test_layer_of_any_shape(dtype: torch.dtype, rows: int, rank: int) -> None:
                 layer, backend="fusioncc", dynamic=False, options={"schedule": schedule, "on_error": "raise"}
             )
             results = [compiled(x) for _ in range(3)]
-            # Equally good orders of fp32 summation differ by more than those that end in a rounding to 16 bits.
-            assert rms(results[0], truth) <= (2.0 if dtype == torch.float32 else 1.1) * eager
+            assert rms(results[0], truth) <= 1.1 * eager
             assert torch.equal(results[0], results[2])
+
+
+def test_fp32_stays_with_the_vendor_library() -> None:
+    layer = Layer(1024, 2048, 16).to("cuda")
+    compiled = torch.compile(layer, backend="fusioncc", options={"schedule": "inline"})
+    with torch.no_grad():
+        compiled(torch.randn(64, 1024, device="cuda"))
+    (plan,) = fusioncc.plan_of(compiled)
+    assert [group.schedule.kind for group in plan.groups] == ["library"]
+    assert any("rounding_tier" in rejection.reason for rejection in plan.rejections)
 
 
 def test_dynamic_rows() -> None:
