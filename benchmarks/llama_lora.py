@@ -2,8 +2,8 @@
 
     python benchmarks/llama_lora.py --out benchmarks/results/llama_lora.json
 
-The base model compiled, the LoRA model compiled, the LoRA model through fusioncc, in milliseconds of one forward without
-gradients (CUDA-graph replay, median); outputs compared with fp32 on the card.
+The base model compiled, the LoRA model compiled, the LoRA model through fusioncc, in milliseconds of one forward
+without gradients (CUDA-graph replay, median); outputs compared with fp32 on the card.
 """
 
 import argparse

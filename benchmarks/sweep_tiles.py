@@ -1,4 +1,4 @@
-"""Measure tile configs of the emitted kernels, one kernel at a time: the data that the cost models' constants come from.
+"""Measure tile configs of the emitted kernels, one at a time: the data behind the cost models' constants.
 
     python benchmarks/sweep_tiles.py --out benchmarks/results/sweep_tiles.json
 
@@ -99,6 +99,8 @@ def _arguments(launch: Any, buffers: dict[str, Any], tensors: dict[str, Any], m:
 
 def compile_one(job: tuple[tuple[int, int, int, int], str, Schedule, int]) -> tuple[int, int] | str:
     """Compile one launch (fills Triton's cache); registers and spills, or the error."""
+    from triton.compiler.errors import CompilationError
+    from triton.runtime.errors import OutOfResources, PTXASError
     from triton.runtime.jit import MockTensor
 
     from fusioncc.graph import TORCH_DTYPES
@@ -118,7 +120,7 @@ def compile_one(job: tuple[tuple[int, int, int, int], str, Schedule, int]) -> tu
         )
         kernel._init_handles()
         return kernel.n_regs, kernel.n_spills
-    except Exception as error:
+    except (RuntimeError, ValueError, CompilationError, OutOfResources, PTXASError) as error:
         return f"{type(error).__name__}: {str(error).splitlines()[-1] if str(error) else ''}"[:200]
 
 

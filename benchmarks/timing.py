@@ -1,4 +1,4 @@
-"""Timing on a CUDA card: CUDA-graph replay over rotated operands, medians with spread, and the facts every table carries."""
+"""Timing on a CUDA card: CUDA-graph replay over rotated operands, medians with spread, facts about the card."""
 
 import datetime
 import statistics
@@ -18,7 +18,7 @@ def sets_needed(bytes_of_one: int) -> int:
 
 
 def graph_us(calls: Sequence[Callable[[], Any]], target_ms: float = 60.0, rounds: int = 15) -> tuple[float, float]:
-    """Median and spread (half the interquartile range) of one call, us; ``calls`` run one after another in one graph."""
+    """Median and spread (half the interquartile range) of one call, us; ``calls`` follow each other in one graph."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream), torch.no_grad():
         for call in calls:

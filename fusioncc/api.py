@@ -44,8 +44,8 @@ def optimize(
 
     Args:
         model: an ``nn.Module``, an ``fx.GraphModule``, an ``ExportedProgram``, or a function of tensors.
-        example_inputs: when given, the model is compiled for them now (it runs once, without gradients); otherwise at the
-            first call.
+        example_inputs: when given, the model is compiled for them now (it runs once, without gradients); otherwise at
+            the first call.
         plan: a plan to apply instead of planning: a :class:`~fusioncc.plan.Plan`, its JSON, or the path of a
             ``plan.json``. Refused when a graph differs from the one it was made for.
         options: see :class:`~fusioncc.config.Options`.

@@ -50,9 +50,9 @@ def _export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 def _functional(program: ExportedProgram) -> fx.GraphModule:
     table = torch.export.default_decompositions()
     for op in _KEPT_WHOLE:
-        table.pop(op, None)
+        table.pop(op, None)  # type: ignore[no-untyped-call]
     with torch.no_grad():
-        module = program.run_decompositions(table).graph_module
+        module: fx.GraphModule = program.run_decompositions(table).graph_module
     for node in list(module.graph.nodes):
         if node.target in _CHECKS and not node.users:
             module.graph.erase_node(node)

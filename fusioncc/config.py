@@ -22,7 +22,7 @@ class Options:
     schedule: str = "auto"
     """A kind of schedule to force on every group, or ``auto``."""
     numerics: Literal["eager", "fp32", "relaxed"] = "fp32"
-    """Ceiling for the rounding tier: round as eager does, keep fp32 inside, or also round adapters to the base's dtype."""
+    """Ceiling for the rounding tier: as eager does, fp32 kept inside, or adapters also rounded to the base's dtype."""
     on_error: Literal["fallback", "raise"] = "fallback"
     """Keep the original graph and warn once, or raise."""
     rest: Literal["inductor", "eager"] = "inductor"

@@ -1,4 +1,4 @@
-"""Which tensors a TMA descriptor can describe (CUDA driver API, tensor map encoding): the one place that knows the rules."""
+"""Which tensors a TMA descriptor can describe (CUDA driver API, tensor map encoding)."""
 
 from fusioncc.group import DTYPE_BYTES, Group, Operand
 

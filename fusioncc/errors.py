@@ -34,7 +34,7 @@ class EmissionError(FusionError):
 
 
 class KernelBuildError(FusionError):
-    """An emitted kernel does not compile for, or does not fit on, the device. ``launch`` is its position in the module."""
+    """An emitted kernel does not compile for, or does not fit on, the device; ``launch`` is its place in the module."""
 
     def __init__(self, message: str, launch: int = 0) -> None:
         super().__init__(message)

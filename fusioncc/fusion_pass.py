@@ -21,7 +21,7 @@ from fusioncc.runtime.executor import profile, runnable
 from fusioncc.seam import attempt
 
 
-class FusionPass(CustomGraphPass):  # type: ignore[misc]
+class FusionPass(CustomGraphPass):
     """Finds, plans, emits and inserts the GEMM groups of a functional ATen graph.
 
     Args:

@@ -191,7 +191,8 @@ def storage_of(node: fx.Node) -> Storage | None:
     stride is symbolic."""
     value = tensor(node)
     assert value is not None
-    dims: list[int | None] = list(range(value.dim()))[-2:]
+    dims: list[int | None] = []
+    dims += range(value.dim())[-2:]
     while True:
         if node.target in PERMUTES:
             order = permutation(node)
@@ -249,7 +250,7 @@ def is_mutation(node: fx.Node) -> bool:
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         return bool(target._schema.is_mutable)
-    return isinstance(target, torch._ops.HigherOrderOperator) and "mutation" in target.name()
+    return isinstance(target, torch._ops.HigherOrderOperator) and "mutation" in str(target)
 
 
 def is_random(node: fx.Node) -> bool:

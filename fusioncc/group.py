@@ -123,7 +123,10 @@ class Group:
 
     def signature(self) -> "Group":
         """The group with every name removed: equal for groups that may share a kernel and a schedule."""
-        anonymous = lambda operand: None if operand is None else replace(operand, node="")
+
+        def anonymous(operand: Operand | None) -> Operand | None:
+            return None if operand is None else replace(operand, node="")
+
         return replace(
             self,
             name="",

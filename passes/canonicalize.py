@@ -129,17 +129,17 @@ def _unpad(node: fx.Node, lhs: fx.Node, weight: fx.Node, transposed: bool) -> tu
 
 
 def _is_zero_pad(node: fx.Node) -> bool:
-    return (
-        node.target in PADS
-        and (node.args[2] if len(node.args) > 2 else node.kwargs.get("value", 0)) == 0
-        and all(isinstance(width, int) and width >= 0 for width in node.args[1])  # type: ignore[union-attr]
-        and not any(node.args[1][::2])  # type: ignore[index]
-    )
+    if node.target not in PADS:
+        return False
+    widths: Any = node.args[1]
+    fill: Any = node.args[2] if len(node.args) > 2 else node.kwargs.get("value", 0)
+    return bool(fill == 0) and all(isinstance(width, int) and width >= 0 for width in widths) and not any(widths[::2])
 
 
 def _starts_at_zero(node: fx.Node) -> bool:
-    start = node.args[2] if len(node.args) > 2 else 0
-    return start in (0, None) and (len(node.args) < 5 or node.args[4] == 1)
+    start: Any = node.args[2] if len(node.args) > 2 else 0
+    step: Any = node.args[4] if len(node.args) > 4 else 1
+    return start in (0, None) and bool(step == 1)
 
 
 def _has_shape(node: fx.Node, shape: list[Any]) -> bool:

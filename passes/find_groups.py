@@ -35,7 +35,8 @@ def find_groups(graph: fx.Graph, regions: tuple[Region, ...]) -> Found:
     for region in sorted(regions, key=lambda region: order[region.main.node]):
         main = region.main
         shared[main.lhs_key, size_symbol(main.batch) or main.batch].append(region)
-    groups, rejections = [], []
+    groups: list[Group] = []
+    rejections: list[Rejected] = []
     for members in shared.values():
         if len(members) < 2 and not members[0].branches:
             continue
@@ -49,8 +50,8 @@ def find_groups(graph: fx.Graph, regions: tuple[Region, ...]) -> Found:
             if _describable(kept.main):
                 legal.append(kept)
         if len(legal) + sum(len(region.branches) for region in legal) >= 2:
-            legal, refused = _independent_members(legal, order)
-            rejections += refused
+            legal, dependent = _independent_members(legal, order)
+            rejections += dependent
         if len(legal) + sum(len(region.branches) for region in legal) >= 2:
             groups.append(_describe(f"g{len(groups)}", lhs, legal))
     return Found(tuple(groups), tuple(rejections))
@@ -91,12 +92,12 @@ def _independent_members(regions: list[Region], order: dict[fx.Node, int]) -> tu
         if found is None:
             kept.append(region)
             continue
-        user, node = found[0].main.node.name, found[1].name
+        dependent, maker = found[0].main.node.name, found[1].name
         rejections.append(
             Rejected(
                 "independent",
                 region.main.node.name,
-                f"an operand of {user} is computed from {node}, a product of the same input",
+                f"an operand of {dependent} is computed from {maker}, a product of the same input",
             )
         )
     return kept, rejections

@@ -116,7 +116,7 @@ def _down_values(branch: LowRank) -> tuple[fx.Node, ...]:
 
 
 def _addends(user: fx.Node, here: fx.Node, branches: dict[fx.Node, LowRank]) -> Iterator[tuple[Joined, set[fx.Node]]]:
-    """Branches that ``user`` adds to ``here``, each with the nodes it covers; nothing when the addend is anything else."""
+    """Branches that ``user`` adds to ``here``, each with the nodes it covers; nothing when it adds anything else."""
     if user in branches and branches[user].up.addend is here and branches[user].up.beta == 1:
         branch = branches[user]
         yield Joined(branch, Scale(branch.up.alpha)), _covered(branch)
@@ -157,7 +157,8 @@ def _covered(branch: LowRank) -> set[fx.Node]:
 
 def _absorb_cast(output: fx.Node, inner: set[fx.Node]) -> fx.Node:
     """Take in a narrowing cast right behind the sum, through views, when nothing else reads the sum."""
-    here, passed = output, []
+    here = output
+    passed: list[fx.Node] = []
     while len(here.users) == 1:
         (user,) = here.users
         if is_rounding(user) and dtype_of(user) in EMITTED_DTYPES and not is_exact_cast(user):

@@ -1,8 +1,9 @@
 """Insert kernels: replace each planned region by its emitted kernel.
 
-``visible``: every launch becomes a ``triton_kernel_wrapper_functional`` node over ``aten.empty`` buffers, which Inductor
-schedules as a user-defined Triton kernel (no opaque call, no clone). ``call``: one node that calls the module's own
-``launch``. New nodes are made first and uses are replaced last, so that a failure leaves the graph as it was.
+``visible``: every launch becomes a ``triton_kernel_wrapper_functional`` node over ``aten.empty`` buffers, which
+Inductor schedules as a user-defined Triton kernel (no opaque call, no clone). ``call``: one node that calls the
+module's own ``launch``. New nodes are made first and uses are replaced last, so that a failure leaves the graph as it
+was.
 """
 
 import operator
@@ -64,7 +65,7 @@ def _erase_new(insertions: list[_Insertion]) -> None:
 
 
 def _erase_unused(nodes: list[fx.Node]) -> None:
-    """Erase replaced nodes that nothing reads any more, and what only they read. Nothing else of the graph is touched."""
+    """Erase replaced nodes that nothing reads any more, and what only they read; nothing else of the graph."""
     waiting = list(nodes)
     erased: set[fx.Node] = set()
     while waiting:
@@ -132,6 +133,7 @@ def _sizes_of(insertion: _Insertion, old: fx.Node) -> list[Any]:
 
 def _size_node(insertion: _Insertion, size: Any, near: fx.Node) -> fx.Node:
     """A node that holds a symbolic size: one that is in the graph already."""
+    node: fx.Node
     for node in insertion.graph.nodes:
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt) and value.node.expr == size.node.expr:
@@ -154,8 +156,8 @@ def _called(
     kept = [buffer for buffer in emitted.buffers if buffer.role != "scratch"]
     values = tuple(x.new_empty(_shape(buffer, x.shape[0]), dtype=TORCH_DTYPES[buffer.dtype]) for buffer in kept)
     operands = tuple(
-        _as_operand(insertion, lhs if o.node == group.lhs.node else insertion.by_name[o.node], o)
-        for o in emitted.operands
+        lhs if operand.node == group.lhs.node else _as_operand(insertion, insertion.by_name[operand.node], operand)
+        for operand in emitted.operands
     )
     result = insertion.call(launcher(module), operands, values, name=emitted.name)
     return {buffer.name: insertion.call(operator.getitem, (result, at), values[at]) for at, buffer in enumerate(kept)}
@@ -165,9 +167,11 @@ def _as_operand(insertion: _Insertion, node: fx.Node, operand: Operand) -> fx.No
     """The tensor as the module's ``launch`` takes it: weights ``[K, N]``, whatever their memory layout."""
     value = tensor(node)
     assert value is not None
-    if len(operand.shape) < 2 and value.dim() == len(operand.shape) or value.stride() == operand.strides:
+    if value.dim() == len(operand.shape) < 2:
         return node
-    if value.dim() == 2 and value.stride()[::-1] == operand.strides:
+    if tuple(value.shape) == operand.shape and value.stride() == operand.strides:
+        return node
+    if tuple(value.shape)[::-1] == operand.shape and value.stride()[::-1] == operand.strides:
         return insertion.call(aten.permute.default, (node, [1, 0]), value.permute(1, 0))
     shape, strides = list(operand.shape), list(operand.strides)
     return insertion.call(aten.as_strided.default, (node, shape, strides), value.as_strided(shape, strides))

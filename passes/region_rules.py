@@ -98,7 +98,7 @@ def layout(facts: RegionFacts) -> Decision:
             return Rejected(
                 "layout",
                 node.name,
-                f"Inductor may pad the rows of this intermediate ({value.shape[-1]} {dtype_of(node)} elements), so its strides are not known",
+                f"Inductor may pad the rows of this intermediate ({value.shape[-1]} {dtype_of(node)} elements)",
                 "a multiple of 128 bytes is never padded",
             )
     if not tensor(facts.region.output).is_contiguous():  # type: ignore[union-attr]
@@ -131,20 +131,22 @@ def one_element_per_column(facts: RegionFacts) -> Decision:
     """Every bias has N elements in its last dimension and is not spread over rows."""
     for gemm in (facts.region.main, *(g for j in facts.region.branches for g in (j.branch.down, j.branch.up))):
         bias = tensor(gemm.bias)
-        if bias is not None and not (same_size(product(bias.shape), gemm.n) and is_static(bias.stride(-1))):
+        if bias is None or gemm.bias is None:
+            continue
+        if not (same_size(product(bias.shape), gemm.n) and is_static(bias.stride(-1))):
             return Rejected(
                 "bias",
                 gemm.bias.name,
                 f"a bias of shape {tuple(bias.shape)} broadcasts in a way no kernel is emitted for",
-            )  # type: ignore[union-attr]
+            )
     return Accepted("bias")
 
 
 def no_barrier(facts: RegionFacts) -> Decision:
     """No mutation stands before the sum, and no collective between the first product and the sum.
 
-    The kernel runs as soon as its operands exist, and copies were looked through to find X: both are sound only while no
-    tensor changes. Functional graphs write to their inputs at the end.
+    The kernel runs as soon as its operands exist, and copies were looked through to find X: both are sound only while
+    no tensor changes. Functional graphs write to their inputs at the end.
     """
     positions = [facts.order[node] for node in facts.region.inner]
     first, last = min(positions), max(positions)

@@ -30,7 +30,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Arg:
-    """One kernel argument, in order: an operand (tensor input), a buffer (by name), the number of rows, or a constexpr."""
+    """One kernel argument: an operand (tensor input), a buffer (by name), the number of rows, or a constexpr."""
 
     name: str
     kind: Literal["operand", "buffer", "rows", "constexpr"]
