@@ -52,6 +52,7 @@ class Launch:
     unit: Unit | None = None
     x_element: int = 2
     w_element: int = 2
+    out_element: int = 2
     pool: Pool | None = None
     ranks: tuple[LowRank, ...] = ()
     slices: int = 1
@@ -197,6 +198,7 @@ def _main_tiles(
         unit=unit_of(group.lhs.dtype, group.fp32_precision),
         x_element=DTYPE_BYTES[group.lhs.dtype],
         w_element=DTYPE_BYTES[member.weight.dtype],
+        out_element=DTYPE_BYTES[group.output_of(main).dtype],
         pool=pool,
         ranks=tuple(low_rank(group, branch, tier) for branch in branches),
         slices=slices if body == "join" else 1,

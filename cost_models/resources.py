@@ -4,7 +4,6 @@ from math import ceil
 
 from fusioncc.cost_models.launches import Launch
 from fusioncc.device import Device
-from fusioncc.schedule import TileConfig
 
 THREADS_SM = 1536
 """Resident threads of one multiprocessor that every supported card allows (Ada and consumer Blackwell: 1536)."""
@@ -17,6 +16,8 @@ OVERHEAD_REGISTERS = {True: 56, False: 104}
 shared memory). Typical of pointer kernels compiled by Triton 3.7 for capability 90 and 80."""
 BARRIER_BYTES = 32
 """Barriers of a pipeline through TMA, as Triton 3.7 lays them out."""
+MMA_BARRIER_BYTES = 16
+"""Barrier of each asynchronous MMA of a loop at capability 100, likewise."""
 MAX_REGISTERS = 255
 
 
@@ -56,28 +57,33 @@ def shared_bytes(launch: Launch, device: Device) -> int:
     """Upper bound of the shared memory of one program.
 
     The loop holds its operand tiles once for each stage (one stage less before Hopper), the 16-bit pieces of fp32
-    adapters, and what a ``join`` read of B before it. Staging the output tile comes after, in the same memory. Exact
-    for the pointer prototypes compiled for capability 90 with bf16 tiles of at least 64 rows.
+    adapters, and what a ``join`` read before it. Staging the output tile comes after, in the same memory, but beside
+    it in a persistent kernel. Exact for kernels that Triton 3.7 compiled for capability 90, with 16-bit operands and 64
+    rows or more.
     """
     assert launch.pool is not None
     tile = launch.pool.tile
-    if tile.tma:
-        return _tma_shared_bytes(launch, tile)
     buffers = tile.num_stages - (device.capability < 90)
-    padded = sum(rank.padded for rank in launch.ranks)
-    if launch.body == "join":
-        beside = tile.block_n * padded * 2
-    else:
-        beside = tile.block_k * 2 * sum(rank.padded * rank.pieces for rank in launch.ranks if rank.pieces > 1)
-    output = tile.block_m * columns(launch) * (4 if launch.body == "down" else launch.x_element)
-    return max(max(1, buffers) * step_bytes(launch) + beside, output)
+    loop = max(1, buffers) * step_bytes(launch) + (_joined_bytes(launch) if launch.body == "join" else _pieces(launch))
+    output = tile.block_m * columns(launch) * (4 if launch.body == "down" else launch.out_element)
+    if tile.tma:
+        return loop + output + BARRIER_BYTES
+    dots = (launch.body != "down") + sum(rank.pieces for rank in launch.ranks)
+    return max(loop + (MMA_BARRIER_BYTES * dots if device.capability >= 100 else 0), output)
 
 
-def _tma_shared_bytes(launch: Launch, tile: TileConfig) -> int:
-    """A persistent ``join``: operand stages, the staged output and B all at once. Exact for capability 90."""
-    padded = sum(rank.padded for rank in launch.ranks)
-    staged = tile.block_m * tile.block_n * launch.x_element
-    return tile.num_stages * step_bytes(launch) + staged + tile.block_n * padded * 2 + BARRIER_BYTES
+def _pieces(launch: Launch) -> int:
+    """Bytes of the 16-bit pieces of fp32 adapters in one step."""
+    assert launch.pool is not None
+    return launch.pool.tile.block_k * 2 * sum(rank.padded * rank.pieces for rank in launch.ranks if rank.pieces > 1)
+
+
+def _joined_bytes(launch: Launch) -> int:
+    """Bytes of the opening product's operands: B, and ``y`` where it stands right; fp32 where A is kept fp32."""
+    assert launch.pool is not None
+    tile = launch.pool.tile
+    width = tile.block_n + (tile.block_m if tile.swap_operands else 0)
+    return sum(width * rank.padded * (4 if rank.pieces > 1 else launch.x_element) for rank in launch.ranks)
 
 
 def occupancy(launch: Launch, device: Device) -> int:

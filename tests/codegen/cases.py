@@ -14,7 +14,7 @@ class Lora:
     rank: int = 8
     dtype: str = "bf16"
     scale: float = 2.0
-    tensor_scale: bool = False
+    tensor_scales: int = 0
     saved: bool = False
     down_bias: float | None = None
     """Scale of a bias of the down member; None: no bias."""
@@ -72,7 +72,7 @@ def group(
             up = build.member(
                 "up", main.n, lora.rank, f"b{name}", "nk", lora.dtype, lora.up_bias is not None, lora.up_bias or 1.0
             )
-            scales = (Operand(f"s{name}", (), (), dtype),) if lora.tensor_scale else ()
+            scales = tuple(Operand(f"s{name}{at}", (), (), dtype) for at in range(lora.tensor_scales))
             build.branches.append(Branch(index, down, up, lora.scale, scales, lora.saved))
         build.outputs.append(Output(index, f"add{i}", dtype))
     lhs = Operand("x", (m, k), (k, 1) if x_layout == "mk" else (1, m), dtype)
@@ -111,7 +111,7 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
     q_k_v = group(512, 4096, *(Main(n, (Lora(16, dtype="fp32"),)) for n in (4096, 1024, 1024)), symbol="s0")
     tiny = group(1, 4096, Main(28672))
     ragged = group(
-        300, 200, Main(330, (Lora(12, tensor_scale=True, scale=0.5), Lora(4, saved=True)), bias=True, layout="kn")
+        300, 200, Main(330, (Lora(12, tensor_scales=1, scale=0.5), Lora(4, saved=True)), bias=True, layout="kn")
     )
     biased = group(
         48,

@@ -1,8 +1,8 @@
 """Shared memory, registers and spills of emitted kernels for cards that are not here.
 
 ``python -m tests.codegen.resources`` compiles the kernels of every golden module for compute capability 80, 90 and 100
-and fails where a kernel does not fit or spills. Needs triton, no GPU; must run in a process of its own, without
-``TRITON_INTERPRET``.
+and fails where a kernel does not fit, spills, or needs more shared memory than the cost model predicts. Needs triton,
+no GPU; must run in a process of its own, without ``TRITON_INTERPRET``.
 
 Shared memory as observed with triton 3.7.1 (27 tiles, ranks 16 and 64, bf16 and fp32 adapters, capability 90), in
 bytes, with x, w, a, b bytes an element and RP the padded rank:
@@ -24,8 +24,10 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
@@ -33,45 +35,57 @@ from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 from triton.compiler import ASTSource
 
 from fusioncc.codegen import EmittedModule, KernelLaunch, emit
+from fusioncc.cost_models.launches import launches
+from fusioncc.cost_models.resources import shared_bytes
+from fusioncc.device import Device, get_device
+from fusioncc.group import Group
+from fusioncc.schedule import Schedule
 from tests.codegen.cases import golden
 
-SHARED_LIMIT = {80: 166912, 90: 232448, 100: 232448}
-"""Largest dynamic shared memory of one program in bytes, by capability times ten (CUDA programming guide)."""
-TRITON_DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
+DEVICES = {80: get_device("a100-80"), 90: get_device("h200"), 100: get_device("b200")}
+"""A card of each capability: its shared memory, and what the cost model predicts for it."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What one kernel uses: shared memory in bytes, 32-bit registers a thread, bytes spilled a thread."""
+    """What one kernel uses: shared memory in bytes (and as predicted), 32-bit registers and spilled bytes a thread."""
 
     kernel: str
-    capability: int
+    device: Device
     shared: int
+    predicted: int
     registers: int
     spilled: int
 
     @property
     def problem(self) -> str:
         """Why the kernel does not fit, or nothing."""
-        if self.shared > SHARED_LIMIT[self.capability]:
-            return f"{self.shared} bytes of shared memory, limit {SHARED_LIMIT[self.capability]}"
+        if self.shared > min(self.predicted, self.device.shared_bytes):
+            return f"shared memory over the limit of {self.device.shared_bytes} or over the prediction"
         return f"{self.spilled} bytes spilled" if self.spilled else ""
 
 
-def usages(module: EmittedModule, m: int, capability: int) -> list[Usage]:
-    """Compile each distinct launch of the module for ``m`` rows."""
+def usages(module: EmittedModule, group: Group, schedule: Schedule, tier: str, device: Device) -> Iterator[Usage]:
+    """Compile each function of the module once, with the constants of its first launch."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{module.name}.py"
         path.write_text(module.source)
         spec = importlib.util.spec_from_file_location(module.name, path)
+        assert spec is not None and spec.loader is not None
         namespace = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(namespace)
-        launches = {repr(launch).replace("Operand", ""): launch for launch in module.launches}
-        return [usage(getattr(namespace, launch.kernel), launch, module, m, capability) for launch in launches.values()]
+        seen = set()
+        for launch, model in zip(module.launches, launches(group, schedule, tier), strict=True):
+            if launch.kernel not in seen:
+                seen.add(launch.kernel)
+                used = compiled(getattr(namespace, launch.kernel), launch, module, group.m, device.capability)
+                yield Usage(launch.kernel, device, used[0], shared_bytes(model, device), *used[1:])
 
 
-def usage(function, launch: KernelLaunch, module: EmittedModule, m: int, capability: int) -> Usage:
-    """Compile one launch; pointers are taken as divisible by 16, as allocators give them."""
+def compiled(
+    function: Any, launch: KernelLaunch, module: EmittedModule, m: int, capability: int
+) -> tuple[int, int, int]:
+    """Shared memory, registers, spills of one launch; pointers are divisible by 16, as allocators give them."""
     buffers = {buffer.name: buffer.dtype for buffer in module.buffers}
     signature, constants, attributes = {}, {}, {}
     for index, arg in enumerate(launch.args):
@@ -81,16 +95,15 @@ def usage(function, launch: KernelLaunch, module: EmittedModule, m: int, capabil
             continue
         if arg.kind == "rows":
             signature[arg.name] = "i32"
-            aligned = m % 16 == 0
         else:
-            signature[arg.name] = "*" + TRITON_DTYPES[buffers[arg.value] if arg.kind == "buffer" else arg.operand.dtype]
-            aligned = True
-        if aligned:
+            dtype = arg.operand.dtype if arg.operand is not None else buffers[str(arg.value)]
+            signature[arg.name] = f"*{dtype}"
+        if arg.kind != "rows" or m % 16 == 0:
             attributes[(index,)] = [["tt.divisibility", 16]]
     source = ASTSource(function, signature=signature, constexprs=constants, attrs=attributes)
     options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
     kernel = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-    return Usage(launch.kernel, capability, kernel.metadata.shared, *assembled(kernel.asm["ptx"], capability))
+    return kernel.metadata.shared, *assembled(kernel.asm["ptx"], capability)
 
 
 def assembled(ptx: str, capability: int) -> tuple[int, int]:
@@ -106,7 +119,7 @@ def assembled(ptx: str, capability: int) -> tuple[int, int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--capability", type=int, action="append", choices=sorted(SHARED_LIMIT))
+    parser.add_argument("--capability", type=int, action="append", choices=sorted(DEVICES))
     parser.add_argument("--only", default="", help="part of the names of the golden modules")
     options = parser.parse_args()
     failures = 0
@@ -115,13 +128,14 @@ def main() -> int:
             continue
         module = emit(group, schedule, name=name, tier=tier, why="golden")
         described = any(pool.tile.tma for pool in schedule.pools)
-        for capability in options.capability or sorted(SHARED_LIMIT):
+        for capability in options.capability or sorted(DEVICES):
             if described and capability < 90:
                 continue  # no descriptors before Hopper
-            for used in usages(module, group.m, capability):
+            for used in usages(module, group, schedule, tier, DEVICES[capability]):
                 failures += bool(used.problem)
                 print(
-                    f"{name:28} {used.kernel:8} {capability:4} {used.shared:7} B shared {used.registers:4} registers"
+                    f"{name:28} {used.kernel:8} {capability:4} {used.shared:7} B shared"
+                    f" ({used.predicted:6} predicted) {used.registers:4} registers"
                     f" {used.spilled:5} B spilled  {used.problem}",
                     flush=True,
                 )

@@ -31,10 +31,14 @@ GROUPS: dict[str, Group] = {
     "rows_1_of_a_symbol": group(1, 128, Main(130), symbol="s0"),
     "many_row_blocks": group(130, 64, Main(70), symbol="s0"),
     "gqa": group(33, 200, Main(192), Main(64), Main(64)),
+    "gqa_unequal_ranks": group(16, 200, Main(192, (Lora(8),)), Main(64, (Lora(4),)), Main(64, (Lora(64),))),
     "two_branches": group(33, 200, Main(136, (Lora(8), Lora(12, scale=0.5)))),
+    "two_branches_unequal_tiles": group(33, 200, Main(136, (Lora(12), Lora(64, scale=-0.5)))),
+    "k_within_one_tile": group(33, 24, Main(136)),
     "bias": group(33, 200, Main(136, bias=True)),
     "branch_biases": group(33, 200, Main(136, (Lora(8, down_bias=2.0, up_bias=0.5),), bias=True)),
-    "tensor_scale": group(33, 200, Main(136, (Lora(8, tensor_scale=True, scale=1.0),))),
+    "tensor_scale": group(33, 200, Main(136, (Lora(8, tensor_scales=1, scale=1.0),))),
+    "two_tensor_scales": group(33, 200, Main(136, (Lora(8, tensor_scales=2),))),
     "fp32_adapters": group(33, 200, Main(136, (Lora(8, dtype="fp32"),))),
     "fp32": group(33, 200, Main(136, (Lora(8, dtype="fp32"),), dtype="fp32"), dtype="fp32"),
     "fp32_weight": group(33, 200, Main(136, (Lora(8, dtype="fp32"),), dtype="fp32")),
@@ -51,7 +55,10 @@ def run(load, value: Group, schedule: Schedule, tier: str = "fp32", seed: int = 
     emitted = emit(value, schedule, name="module", tier=tier, why="a test")
     module, tensors = load(emitted), reference.draw(emitted, value, seed)
     operands = [tensors[operand] for operand in emitted.operands]
-    nan = lambda shape, **options: torch.full(shape, math.nan, **options)
+
+    def nan(shape, **options):
+        return torch.full(shape, math.nan, **options)
+
     return module.launch(*operands, empty=nan), module.eager(*operands), reference.results(value, tensors)
 
 
@@ -84,6 +91,27 @@ def test_saved_down_product(load, kind: str, lora: Lora) -> None:
     assert [tuple(output.shape) for output in outputs] == [(70, 136), (70, lora.rank)]
     for output, plain, truth in zip(outputs, eager, exact, strict=True):
         assert reference.rms(output, truth) <= 1.1 * reference.rms(plain, truth)
+
+
+@pytest.mark.parametrize("kind", ["inline", "split_1"])
+def test_one_of_two_down_products_is_saved(load, kind: str) -> None:
+    value = group(33, 200, Main(136, (Lora(8), Lora(4, saved=True))))
+    outputs, eager, exact = run(load, value, schedules(value)[kind])
+    assert [tuple(output.shape) for output in outputs] == [(33, 136), (33, 4)]
+    for output, plain, truth in zip(outputs, eager, exact, strict=True):
+        assert reference.rms(output, truth) <= 1.1 * reference.rms(plain, truth)
+
+
+@pytest.mark.parametrize("rows", [1, 70])
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_a_symbol_differ_from_the_hint(load, kind: str, rows: int) -> None:
+    value = group(33, 200, Main(136), symbol="s0")
+    emitted = emit(value, schedules(value)[kind], name="module", tier="fp32", why="a test")
+    module, tensors = load(emitted), reference.draw(emitted, value)
+    tensors[value.lhs] = torch.randn(rows, 200, generator=torch.Generator().manual_seed(1)).bfloat16()
+    operands = [tensors[operand] for operand in emitted.operands]
+    [output], [plain], [truth] = module.launch(*operands), module.eager(*operands), reference.results(value, tensors)
+    assert reference.rms(output, truth) <= 1.1 * reference.rms(plain, truth)
 
 
 @pytest.mark.parametrize("kind", KINDS)

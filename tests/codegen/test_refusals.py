@@ -35,7 +35,7 @@ REFUSED: dict[str, tuple[Group, Schedule, str, str]] = {
     "rank": (group(33, 2048, Main(4096, (Lora(512),))), inline(PLAIN, TILE), "fp32", "rank 512 of mm_a00 does not fit"),
     "scale": (group(33, 200, Main(136, (Lora(8, scale=float("nan")),))), inline(PLAIN, TILE), "fp32", "not finite"),
     "order": (
-        group(33, 200, Main(136, (Lora(8, tensor_scale=True, up_bias=1.0),))),
+        group(33, 200, Main(136, (Lora(8, tensor_scales=1, up_bias=1.0),))),
         inline(PLAIN, TILE),
         "fp32",
         "a tensor scale and a bias",

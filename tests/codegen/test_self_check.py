@@ -5,6 +5,7 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,15 @@ import pytest
 from tests.codegen.cases import golden
 
 GOLDEN = Path(__file__).parent / "golden"
-MUTATIONS = {
-    "store offset": (r"out_tile = out_ptr \+ ", "out_tile = out_ptr + 1 + "),
-    "stride": (r"( w_tile = .*)W_STRIDE_N", r"\1W_STRIDE_K"),
-    "scale": (r"(\n    y0? \*= )", r"\g<1>1.5 * "),
+MUTATIONS: dict[str, tuple[str, Callable[[re.Match[str]], str]]] = {
+    "store offset": (r"\bout_ptr \+ |\bout_desc\.store\(\[", lambda found: f"{found[0]}1 + "),
+    "down offset": (r"\b(y|saved)\d*_ptr \+ ", lambda found: f"{found[0]}1 + "),
+    "stride": (r"\bW_STRIDE_N=\w+\.stride\(1\)", lambda found: f"{found[0]} // 2"),
+    "scale": (r"\bSCALE\d*=([-\d.]+)", lambda found: f"{found[0]} * 1.05"),
 }
+"""Name -> pattern of the place, and what to write there. The interpreter follows any address, so no mutation may lead
+out of the operands or of the guards around the buffers."""
+WRITES_DOWNS = [name for name in golden() if name.startswith("split") or name == "inline_ragged"]
 
 
 @pytest.mark.parametrize("name", golden())
@@ -25,8 +30,10 @@ def test_right_as_emitted(name: str, capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out.startswith(f"{name}: right for M=")
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS)
-@pytest.mark.parametrize("name", golden())
+@pytest.mark.parametrize(
+    ("name", "mutation"),
+    [(name, each) for name in golden() for each in MUTATIONS if each != "down offset" or name in WRITES_DOWNS],
+)
 def test_a_mutation_is_caught(name: str, mutation: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=f"{name}: WRONG: "):
         runpy.run_path(str(mutated(name, mutation, tmp_path)), run_name="__main__")
@@ -42,8 +49,8 @@ def test_exit_codes_of_a_fresh_process(tmp_path: Path) -> None:
 
 
 def mutated(name: str, mutation: str, folder: Path) -> Path:
-    pattern, replacement = MUTATIONS[mutation]
-    source, count = re.subn(pattern, replacement, (GOLDEN / f"{name}.py").read_text(), count=1)
+    pattern, change = MUTATIONS[mutation]
+    source, count = re.subn(pattern, change, (GOLDEN / f"{name}.py").read_text(), count=1)
     assert count == 1, "nothing to mutate"
     path = folder / f"{name}.py"
     path.write_text(source)

@@ -3,11 +3,13 @@
 import ast
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fusioncc.codegen import EmittedModule, emit
+from fusioncc.group import Group, Operand
 from tests.codegen.cases import TILE, Main, golden, group, inline
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -70,6 +72,47 @@ def test_equal_mains_share_a_function() -> None:
     module = emit(value, inline(value, TILE), name="k", tier="fp32", why="a test")
     assert [launch.kernel for launch in module.launches] == ["main_0", "main_0", "main_2"]
     assert [launch.programs(33) for launch in module.launches] == [2 * 3, 2 * 1, 2 * 3]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equal_layers_give_equal_source(name: str) -> None:
+    """No node, module or group is named in the text, so that equal layers share one kernel."""
+    value, schedule, tier = CASES[name]
+    module = emit(other_layer(value), schedule, name=name, tier=tier, why="A golden file.")
+    assert module.source == emitted(name).source
+    assert not set(module.operands) & set(emitted(name).operands)
+
+
+def other_layer(value: Group) -> Group:
+    """The group as another layer of the same shapes has it."""
+
+    def renamed(operand: Operand) -> Operand:
+        return replace(operand, node=f"{operand.node}_1")
+
+    members = tuple(
+        replace(
+            member,
+            node=f"{member.node}_1",
+            source="layers.1.proj",
+            weight=renamed(member.weight),
+            bias=None if member.bias is None else renamed(member.bias),
+        )
+        for member in value.members
+    )
+    return replace(
+        value,
+        name="layers_1",
+        lhs=renamed(value.lhs),
+        members=members,
+        branches=tuple(replace(each, scale_tensors=tuple(map(renamed, each.scale_tensors))) for each in value.branches),
+        outputs=tuple(replace(output, node=f"{output.node}_1") for output in value.outputs),
+        m_symbol="s7*s9" if value.m_symbol else "",
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_lines_fit(name: str) -> None:
+    assert max(map(len, emitted(name).source.splitlines())) <= 120
 
 
 @pytest.mark.parametrize("name", CASES)
