@@ -121,16 +121,16 @@ def _eager_rest(
     gm: fx.GraphModule, example_inputs: list[Any], fusion: FusionPass | None, log: PlanLog, patches: dict[str, Any]
 ) -> Compiled:
     """AOTAutograd makes the functional graph, ATen runs what no kernel claimed."""
-    from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch._aot_autograd.utils import make_boxed_func
 
     def forward(graph_module: fx.GraphModule, _: list[Any]) -> Compiled:
         if fusion is not None:
             fusion(graph_module.graph)
             graph_module.recompile()
-        return make_boxed_func(graph_module.forward)  # type: ignore[no-any-return]
+        return make_boxed_func(graph_module.forward)
 
     def backward(graph_module: fx.GraphModule, _: list[Any]) -> Compiled:
-        return make_boxed_func(graph_module.forward)  # type: ignore[no-any-return]
+        return make_boxed_func(graph_module.forward)
 
     return aot_autograd(fw_compiler=forward, bw_compiler=backward)(gm, example_inputs)  # type: ignore[no-any-return]

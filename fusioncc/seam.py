@@ -1,8 +1,8 @@
 """The one place where any exception is caught: between us and code that may fail in ways we cannot list.
 
 ``attempt`` guards our own work on a user's model: on failure the user gets what they had without fusioncc, and one
-warning. ``translated`` guards a user's own code that we have to call (a model under capture, a factory): its failure becomes one
-of our errors, with the original chained.
+warning. ``translated`` guards a user's own code that we have to call (a model under capture, a factory): its failure
+becomes one of our errors, with the original chained.
 """
 
 import warnings

@@ -18,7 +18,7 @@ MAX_SPILLED_BYTES = 64
 
 @functools.cache
 def tuned(function: Any, num_warps: int, num_stages: int) -> Any:
-    """The kernel with its warps and stages fixed: the form in which Inductor takes them. One object for equal settings."""
+    """The kernel with its warps and stages fixed, in the form that Inductor takes. One object for equal settings."""
     import triton
 
     return triton.autotune(configs=[triton.Config({}, num_warps=num_warps, num_stages=num_stages)], key=[])(function)

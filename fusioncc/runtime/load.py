@@ -1,8 +1,8 @@
 """Load an emitted module from a real file, once for each source.
 
 Triton reads a kernel's source from its file, so the file has to exist as long as the kernel may be compiled. Files lie
-in the cache folder under a name made from their content: equal sources give one module object and therefore one function
-object, which Inductor compiles once.
+in the cache folder under a name made from their content: equal sources give one module object and therefore one
+function object, which Inductor compiles once.
 """
 
 import functools
