@@ -133,4 +133,4 @@ def _eager_rest(
     def backward(graph_module: fx.GraphModule, _: list[Any]) -> Compiled:
         return make_boxed_func(graph_module.forward)
 
-    return aot_autograd(fw_compiler=forward, bw_compiler=backward)(gm, example_inputs)  # type: ignore[no-any-return]
+    return aot_autograd(fw_compiler=forward, bw_compiler=backward)(gm, example_inputs)
