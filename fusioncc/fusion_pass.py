@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from fusioncc.config import Options
+from fusioncc.decision import Accepted
 from fusioncc.device import Device
 from fusioncc.graph import tensor
 from fusioncc.passes.plan_groups import Setting
@@ -27,7 +29,8 @@ class FusionPass(CustomGraphPass):
     Args:
         options: an :class:`~fusioncc.config.Options`, or None for the defaults.
         plan: a plan made elsewhere, applied instead of planning; refused when the graph differs.
-        form: ``visible`` inserts Triton kernels that Inductor sees, ``call`` calls to the emitted modules.
+        form: ``visible`` inserts Triton kernels that Inductor sees, ``call`` calls to the emitted modules. None:
+            ``visible``, but ``call`` under Triton's interpreter, whose own bf16 arithmetic is wrong.
         then: a pass that runs behind this one (Inductor before 2.12 takes only one).
         record: is given every plan.
 
@@ -39,7 +42,7 @@ class FusionPass(CustomGraphPass):
         self,
         options: Options | None = None,
         plan: Plan | None = None,
-        form: str = "visible",
+        form: str | None = None,
         then: Callable[[fx.Graph], None] | None = None,
         record: Callable[[Plan], None] | None = None,
     ) -> None:
@@ -65,7 +68,11 @@ class FusionPass(CustomGraphPass):
             self.then(graph)
 
     def _rewrite(self, graph: fx.Graph, device: torch.device, chosen: Device) -> Plan:
-        return rewrite(graph, Setting(self.options, chosen, runnable(device), self.given), self.form)
+        decision = runnable(device)
+        interpreted = isinstance(decision, Accepted) and "interpreter" in decision.facts
+        form = self.form or ("call" if interpreted else "visible")
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            return rewrite(graph, Setting(self.options, chosen, decision, self.given), form)
 
     def uuid(self) -> Any:
         """Everything the rewritten graph depends on besides the graph; part of Inductor's cache keys."""

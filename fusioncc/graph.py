@@ -235,14 +235,19 @@ def is_aligned(node: fx.Node) -> bool:
 def rows_may_be_padded(node: fx.Node) -> bool:
     """Whether Inductor may store an intermediate with longer rows than it has elements (comprehensive padding).
 
-    It pads strides over 1024 elements that are no multiple of 128 bytes; inputs of the graph stay as they are.
+    It pads large strides that are no multiple of its alignment; inputs of the graph stay as they are.
     """
+    from torch._inductor import config
+
     while node.target in VIEWS | PERMUTES | {aten.expand.default}:
         node = node.args[0]  # type: ignore[assignment]
     value = tensor(node)
     if value is None or node.op in ("placeholder", "get_attr"):
         return False
-    return any(is_static(s) and s > 1024 and int(s) * value.element_size() % 128 for s in value.stride())
+    if config.triton_kernel_default_layout_constraint != "needs_fixed_stride_order":
+        return True
+    least, alignment = config.padding_stride_threshold, config.padding_alignment_bytes
+    return any(is_static(s) and s > least and int(s) * value.element_size() % alignment for s in value.stride())
 
 
 def is_mutation(node: fx.Node) -> bool:

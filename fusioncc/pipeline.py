@@ -20,17 +20,6 @@ from fusioncc.passes.insert_kernels import insert_kernels
 from fusioncc.passes.plan_groups import Setting, plan_groups
 from fusioncc.plan import SCHEMA, GroupPlan, Plan
 
-STEPS = (
-    "canonicalize: read every matrix product into one form",
-    "find_branches: pair down and up products of small rank, collect scales",
-    "find_regions: walk from each main product over the sums that join branches; branch rules",
-    "find_groups: collect regions that share their LHS; region rules",
-    "plan_groups: rank schedules by the cost models, choose",
-    "emit_groups: one Triton module for each distinct group and schedule",
-    "build_groups: load the modules, compile their kernels for the device",
-    "insert_kernels: replace each region by its kernel",
-)
-
 
 @dataclass(frozen=True)
 class Drafted:
@@ -60,7 +49,7 @@ def draft(graph: fx.Graph, setting: Setting) -> Drafted:
     """
     found = find(graph, setting.options)
     mark = fingerprint(found)
-    if setting.given is not None and setting.given.fingerprint != mark:
+    if setting.given is not None and found.groups and setting.given.fingerprint != mark:
         raise PlanError(
             f"the plan was made for another graph (fingerprint {setting.given.fingerprint}, this graph has {mark})"
         )

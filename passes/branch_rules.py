@@ -127,8 +127,8 @@ def scale_order(facts: BranchFacts) -> Decision:
             f"the branch has a bias and the tensor scale {tensors[0].name}: no kernel keeps their order",
             "a number as scale is folded into the bias",
         )
-    if branch.down.beta != 1 or branch.up.beta != 1:
-        return Rejected("scale_order", branch.up.node.name, "beta of the branch's product is not 1")
+    if branch.down.beta != 1 or branch.up.beta != 1 or 0 in (branch.down.alpha, branch.up.alpha):
+        return Rejected("scale_order", branch.up.node.name, "beta of the branch's product is not 1, or its alpha is 0")
     return Accepted("scale_order")
 
 

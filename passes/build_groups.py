@@ -10,6 +10,7 @@ from types import ModuleType
 from fusioncc.autotune.choose import ranked_pools
 from fusioncc.codegen import emit
 from fusioncc.codegen.launch import EmittedModule
+from fusioncc.cost_models import footprint
 from fusioncc.decision import Accepted, Rejected
 from fusioncc.errors import FusionError, KernelBuildError
 from fusioncc.passes.plan_groups import Setting, as_library
@@ -56,7 +57,7 @@ def build_groups(groups: tuple[GroupPlan, ...], modules: dict[str, EmittedModule
             done.append(planned)
             continue
         if planned.kernel not in settled:
-            settled[planned.kernel] = _settle(planned, modules[planned.name], setting)
+            settled[planned.kernel] = _settle(planned, setting)
         outcome = settled[planned.kernel]
         if isinstance(outcome, FusionError):
             if setting.options.on_error == "raise":
@@ -67,20 +68,23 @@ def build_groups(groups: tuple[GroupPlan, ...], modules: dict[str, EmittedModule
             continue
         final = planned
         if outcome != planned.schedule:
-            final = replace(planned, schedule=outcome, why=f"{planned.why}; the first choice of tiles did not build")
+            why = f"{planned.why}; the first choice of tiles did not build"
+            after = footprint(planned.group, outcome, setting.device, planned.tier)
+            final = replace(planned, schedule=outcome, why=why, after=after)
         emitted = _emitted(final)
         ready.append(Ready(final, emitted, load(emitted.name, emitted.source)))
         done.append(final)
     return Built(tuple(done), tuple(ready), tuple(rejections))
 
 
-def _settle(planned: GroupPlan, emitted: EmittedModule, setting: Setting) -> Schedule | FusionError:
+def _settle(planned: GroupPlan, setting: Setting) -> Schedule | FusionError:
     """The first schedule that builds, or why none did."""
     compiled = isinstance(setting.runnable, Accepted) and "cuda" in setting.runnable.facts
     schedule = planned.schedule
     failure: FusionError | None = None
     for _ in range(MAX_ATTEMPTS):
         try:
+            emitted = _emitted(replace(planned, schedule=schedule))
             module = load(emitted.name, emitted.source)
             if compiled:
                 build(emitted, module, planned.m)
@@ -91,7 +95,6 @@ def _settle(planned: GroupPlan, emitted: EmittedModule, setting: Setting) -> Sch
             if following is None:
                 return failure
             schedule = following
-            emitted = _emitted(replace(planned, schedule=schedule))
         except FusionError as error:
             return error
     assert failure is not None

@@ -53,7 +53,7 @@ def _read(node: fx.Node) -> Gemm | None:
             return None
         return _product(node, args[1], args[2], args[0], float(alpha), float(beta))
     if target is aten.linear.default:
-        return _product(node, args[0], args[1], args[2] if len(args) > 2 else None, transposed=True)
+        return _product(node, args[0], args[1], args[2] if len(args) > 2 else kwargs.get("bias"), transposed=True)
     if target is aten.mul.Tensor:
         return _outer_product(node)
     return None

@@ -170,7 +170,7 @@ def _low_rank_members(joined: Joined, rows: int) -> tuple[Member, Member]:
     branch = joined.branch
     behind_down = branch.on_down.value * joined.on_up.value
     down = _member("down", branch.down, rows, behind_down)
-    up = _member("up", branch.up, rows, joined.on_up.value / branch.up.alpha if branch.up.alpha else 0.0)
+    up = _member("up", branch.up, rows, joined.on_up.value / branch.up.alpha)
     return down, up
 
 
@@ -184,4 +184,4 @@ def _branch(joined: Joined, main: int, at: int) -> Branch:
 
 def fp32_precision() -> Any:
     """torch's setting for float32 matrix products, as Triton's ``input_precision`` names it."""
-    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"

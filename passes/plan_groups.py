@@ -17,6 +17,8 @@ from fusioncc.plan import GroupPlan, Plan
 from fusioncc.schedule import SCHEDULES, Candidate, Schedule
 
 LIBRARY = Schedule("library")
+TIERS = ("eager", "fp32", "relaxed")
+"""Rounding tiers, strictest first."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,20 @@ def plan_groups(groups: tuple[Group, ...], setting: Setting) -> tuple[tuple[Grou
         IllegalScheduleError: a forced schedule is illegal and ``on_error="raise"``.
         PlanError: a schedule of the given plan is not legal for its group.
     """
+    given = setting.given
+    if given is not None and groups and [g.group.signature() for g in given.groups] != [g.signature() for g in groups]:
+        raise PlanError("the groups of the plan are not those of this graph, in this order")
     planned, rejections = [], []
     for position, group in enumerate(groups):
         candidates = _candidates(group, setting)
         chosen, why, refused = _choose(group, candidates, setting, position)
         rejections += refused
-        planned.append(_decided(group, chosen, why, candidates, setting))
+        tier = (
+            tier_of(chosen, setting.options)
+            if given is None
+            else _tier_of_plan(chosen, given.groups[position], setting)
+        )
+        planned.append(_decided(group, chosen, why, candidates, tier, setting))
     return tuple(planned), tuple(rejections)
 
 
@@ -56,6 +66,8 @@ def tier_of(schedule: Schedule, options: Options) -> str:
 
 
 def _candidates(group: Group, setting: Setting) -> tuple[Candidate, ...]:
+    if setting.options.rest == "eager":  # nothing there copies an input that is not aligned, as Inductor does
+        group = replace(group, lhs=replace(group.lhs, aligned=False))
     ranked = rank(group, setting.device, SCHEDULES, setting.options.numerics)
     refusal = _blanket_refusal(group, setting)
     if not refusal:
@@ -69,7 +81,8 @@ def _blanket_refusal(group: Group, setting: Setting) -> str:
         return f"{setting.runnable.rule}: {setting.runnable.reason}"
     if setting.options.numerics == "eager":
         return "rounding_tier: fused kernels keep fp32 where eager rounds; numerics='eager' allows vendor GEMMs only"
-    if group.lhs.dtype == "fp32" and group.fp32_precision == "ieee" and setting.options.numerics == "fp32":
+    products = {group.lhs.dtype, *(group.members[main].weight.dtype for main in group.mains)}
+    if "fp32" in products and group.fp32_precision == "ieee" and setting.options.numerics == "fp32":
         return (
             "rounding_tier: an emitted fp32 product adds its K terms in one chain, which is further from fp64 than the "
             "vendor GEMM; numerics='relaxed' or torch.set_float32_matmul_precision('high') allows it"
@@ -119,14 +132,23 @@ def _given(group: Group, candidates: tuple[Candidate, ...], wanted: GroupPlan) -
     return wanted.schedule, "as planned", []
 
 
+def _tier_of_plan(chosen: Schedule, wanted: GroupPlan, setting: Setting) -> str:
+    """The tier a plan asks for, under the user's ceiling."""
+    if wanted.tier not in TIERS or TIERS.index(wanted.tier) > TIERS.index(setting.options.numerics):
+        raise PlanError(
+            f"{wanted.name}: the plan's tier {wanted.tier!r} is not allowed under numerics={setting.options.numerics!r}"
+        )
+    return "eager" if chosen.kind == "library" else wanted.tier
+
+
 def _decided(
-    group: Group, chosen: Schedule, why: str, candidates: tuple[Candidate, ...], setting: Setting
+    group: Group, chosen: Schedule, why: str, candidates: tuple[Candidate, ...], tier: str, setting: Setting
 ) -> GroupPlan:
     return GroupPlan(
         **{field.name: getattr(group, field.name) for field in fields(Group)},
         schedule=chosen,
         why=why,
-        tier=tier_of(chosen, setting.options),
+        tier=tier,
         candidates=candidates,
         before=footprint(group, LIBRARY, setting.device),
         after=footprint(group, chosen, setting.device),

@@ -99,7 +99,7 @@ def layout(facts: RegionFacts) -> Decision:
                 "layout",
                 node.name,
                 f"Inductor may pad the rows of this intermediate ({value.shape[-1]} {dtype_of(node)} elements)",
-                "a multiple of 128 bytes is never padded",
+                "a multiple of 128 bytes is not padded",
             )
     if not tensor(facts.region.output).is_contiguous():  # type: ignore[union-attr]
         return Rejected(

@@ -208,7 +208,7 @@ STAGES = (
     "fusioncc.pipeline.find_groups",
     "fusioncc.passes.plan_groups.rank",
     "fusioncc.pipeline.emit_groups",
-    "fusioncc.pipeline.load",
+    "fusioncc.passes.build_groups.load",
     "fusioncc.pipeline.insert_kernels",
     "fusioncc.passes.insert_kernels.launcher",
     "fusioncc.fusion_pass.device_of",
@@ -242,9 +242,9 @@ def test_a_failure_is_raised_when_asked_for(stage: str, monkeypatch: pytest.Monk
 def test_a_kernel_that_does_not_build_costs_only_its_group(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     if isinstance(error, KernelBuildError):
         monkeypatch.setattr("fusioncc.fusion_pass.runnable", lambda _: Accepted("runnable", ("cuda",)))
-        monkeypatch.setattr("fusioncc.pipeline.build", fails_with(error))
+        monkeypatch.setattr("fusioncc.passes.build_groups.build", fails_with(error))
     else:
-        monkeypatch.setattr("fusioncc.pipeline.load", fails_with(error))
+        monkeypatch.setattr("fusioncc.passes.build_groups.load", fails_with(error))
     model = Lora()
     run = torch.compile(model, backend=backend, options={"schedule": "inline"})
     with torch.no_grad(), pytest.warns(FusionWarning, match=f"g0: .*{error}") as caught:

@@ -40,7 +40,7 @@ def test_a_graph_is_rewritten_in_place_and_gives_the_same_result() -> None:
 
 def test_the_visible_form_leaves_triton_kernels_that_inductor_sees() -> None:
     module = captured()
-    FusionPass(INLINE)(module.graph)
+    FusionPass(INLINE, form="visible")(module.graph)
     module.graph.lint()
     targets = [node.target for node in module.graph.nodes]
     assert torch.ops.higher_order.triton_kernel_wrapper_functional in targets

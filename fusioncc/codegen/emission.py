@@ -14,6 +14,8 @@ from fusioncc.schedule import Pool, Schedule, mixes_mma
 
 KINDS = {"inline": inline.kernels, "split": split.kernels}
 """Kinds of schedules that have an emitted form: a new kind is one more file with a ``kernels`` function."""
+MAX_BLOCK = 256
+"""Widest block of a tile, in elements."""
 MAX_RANK = 256
 """Largest padded rank: a program holds a whole row of ``X @ A``."""
 
@@ -62,8 +64,10 @@ def _require_schedule(context: Context, schedule: Schedule) -> None:
         raise EmissionError(f"schedule {schedule.kind!r} lists no main member of the group")
     roles = ("main",) if schedule.kind == "inline" else ("down", "main")
     launched: set[int] = set()
+    listed: set[int] = set()
     ready: set[int] = set()
-    for pool in schedule.pools:
+    for position, pool in enumerate(schedule.pools):
+        _require_numbers(context, pool, position)
         if pool.role not in roles:
             raise EmissionError(f"a {pool.role} pool has no emitted form in schedule {schedule.kind!r}")
         if pool.launch in launched or (pool.role == "main" and len(pool.members) != 1):
@@ -78,6 +82,9 @@ def _require_schedule(context: Context, schedule: Schedule) -> None:
         for size in (pool.tile.block_m, pool.tile.block_n, pool.tile.block_k):
             if size < 16 or size & (size - 1):
                 raise EmissionError(f"tile size {size} is not a power of two of at least 16")
+        if listed & {*pool.members}:
+            raise EmissionError("a member is in one pool only")
+        listed |= {*pool.members}
         launched.add(pool.launch)
         if pool.role == "down":
             unused = [context.member(down).node for down in pool.members if down not in context.downs]
@@ -91,6 +98,21 @@ def _require_schedule(context: Context, schedule: Schedule) -> None:
             raise EmissionError(
                 f"no down pool before the main pool of {context.member(pool.members[0]).node} computes {nodes}"
             )
+
+
+def _require_numbers(context: Context, pool: Pool, position: int) -> None:
+    """Everything a plan edited by hand may hold; a wrong number would write out of bounds or write nothing."""
+    tile, members = pool.tile, context.group.members
+    if min(pool.group_m, pool.k_split, tile.num_stages) < 1 or (pool.workers is not None and pool.workers < 1):
+        raise EmissionError("group_m, k_split, num_stages and workers are at least 1")
+    if tile.num_warps not in (1, 2, 4, 8, 16) or tile.num_stages > 8 or pool.k_split > 64:
+        raise EmissionError("num_warps is a power of two up to 16, num_stages at most 8, k_split at most 64")
+    if max(tile.block_m, tile.block_n, tile.block_k) > MAX_BLOCK:
+        raise EmissionError(f"a block is at most {MAX_BLOCK} elements wide")
+    if pool.launch != position:
+        raise EmissionError("pools are listed in order of their launches, one launch a pool")
+    if not pool.members or any(not 0 <= i < len(members) or members[i].role != pool.role for i in pool.members):
+        raise EmissionError(f"a {pool.role} pool lists {pool.role} members by their index in the group")
 
 
 def _require_descriptors(context: Context, schedule: Schedule, pool: Pool) -> None:

@@ -56,6 +56,8 @@ def join_product(group: Group, a: str, b: str, tier: str) -> Product:
     x = group.lhs.dtype
     if x == "fp32":
         return Product("", _to_fp32(b), group.fp32_precision)
+    if x == "fp16":  # a scaled y may pass the range of fp16 where the sum does not
+        return Product("", _to_fp32(b), "tf32x3")
     if x == a == b or (tier == "relaxed" and x == b):
         return Product(left=".to({right}.dtype)")
     if tier == "relaxed":

@@ -52,10 +52,12 @@ def _build_launch(emitted: EmittedModule, function: Any, launch: KernelLaunch, p
     try:
         kernel = function.warmup(**arguments, grid=(1,), num_warps=launch.num_warps, num_stages=launch.num_stages)
         kernel._init_handles()
-    except (CompilationError, PTXASError, OutOfResources, RuntimeError) as error:
+    except (CompilationError, PTXASError, OutOfResources, RuntimeError, ValueError, AssertionError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
         raise KernelBuildError(
             f"kernel {launch.kernel} of {emitted.name} does not build: {reason}", position
         ) from error
     if kernel.n_spills > MAX_SPILLED_BYTES:
-        raise KernelBuildError(f"kernel {launch.kernel} of {emitted.name} spills {kernel.n_spills} registers", position)
+        raise KernelBuildError(
+            f"kernel {launch.kernel} of {emitted.name} spills {kernel.n_spills} bytes of registers", position
+        )

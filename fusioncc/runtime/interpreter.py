@@ -12,15 +12,22 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import torch
 
 from fusioncc.config import interpreter_requested
 
 
 def launcher(module: ModuleType) -> Callable[..., Any]:
-    """The module's ``launch``; under the interpreter it runs mended."""
+    """The module's ``launch`` on the card of its operands; under the interpreter it runs mended."""
     launch: Callable[..., Any] = module.launch
     if not interpreter_requested():
-        return launch
+
+        @functools.wraps(launch)
+        def guarded(*operands: Any) -> Any:
+            with torch.cuda.device(operands[0].device):
+                return launch(*operands)
+
+        return guarded
 
     @functools.wraps(launch)
     def interpreted(*operands: Any) -> Any:

@@ -31,7 +31,7 @@ class PlanCache:
         state = (
             torch.is_grad_enabled(),
             [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")],
-            torch.get_float32_matmul_precision(),
+            torch.backends.cuda.matmul.fp32_precision,
         )
         facts = repr((graphs, [_described(value) for value in inputs], state, list(settings)))
         return cls(cache_folder() / "plans" / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.json")

@@ -70,6 +70,7 @@ def test_llama_groups_are_visible_and_right(schedule: str, fp32_adapters: bool, 
     assert len(plan.groups) == 2 * 4
     claimed = [group for group in plan.groups if group.schedule.kind != "library"]
     assert all(group.insertion == "visible" for group in claimed)
+    assert claimed
     if schedule != "auto":
         assert len(claimed) == len(plan.groups)
     assert rms(fused, truth) <= 1.1 * rms(eager, truth)
@@ -145,6 +146,40 @@ def test_fp32_stays_with_the_vendor_library() -> None:
     (plan,) = fusioncc.plan_of(compiled)
     assert [group.schedule.kind for group in plan.groups] == ["library"]
     assert any("rounding_tier" in rejection.reason for rejection in plan.rejections)
+
+
+def test_descriptors_enter_visibly_and_are_right() -> None:
+    layer = Layer(4096, 4096, 16).to("cuda", torch.bfloat16)
+    x = torch.randn(2048, 4096, device="cuda", dtype=torch.bfloat16)
+    compiled = torch.compile(layer, backend="fusioncc", options={"on_error": "raise"})
+    with torch.no_grad():
+        fused, eager = compiled(x), layer(x)
+    truth = layer.double()(x.double())
+    (plan,) = fusioncc.plan_of(compiled)
+    if torch.cuda.get_device_capability() >= (9, 0):
+        assert any(pool.tile.tma for group in plan.groups for pool in group.schedule.pools)
+    assert [group.insertion for group in plan.groups] == ["visible"]
+    assert rms(fused, truth) <= 1.1 * rms(eager, truth)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_fp32_adapters_keep_fp32_accuracy(dtype: torch.dtype) -> None:
+    layer = Layer(1024, 2048, 16).to("cuda", dtype)
+    layer.a, layer.b = layer.a.float(), layer.b.float()
+    torch.nn.init.zeros_(layer.base.weight)
+    torch.nn.init.zeros_(layer.base.bias)
+
+    class Wide(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return layer.base(x).float() + 3.0 * layer.b(layer.a(x.float()))
+
+    x = torch.randn(64, 1024, device="cuda", dtype=dtype)
+    truth = 3.0 * (x.double() @ layer.a.weight.double().T) @ layer.b.weight.double().T
+    for schedule in ("inline", "split"):
+        torch._dynamo.reset()
+        compiled = torch.compile(Wide(), backend="fusioncc", options={"schedule": schedule, "on_error": "raise"})
+        with torch.no_grad():
+            assert rms(compiled(x), truth) <= 3e-6
 
 
 def test_dynamic_rows() -> None:
