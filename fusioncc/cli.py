@@ -128,6 +128,8 @@ def settings_of(device: str, schedule: str | None, numerics: str | None, setting
         name, equals, value = setting.partition("=")
         if not equals:
             raise OptionError(f"--set {setting!r} is not of the form NAME=VALUE")
+        if name in ("device", "inductor"):
+            raise OptionError(f"--set cannot give {name!r}: --device names the device, Inductor is not part of a plan")
         try:
             given[name] = float(value) if name in numbers else value
         except ValueError:

@@ -47,8 +47,12 @@ class Options:
             raise OptionError(f"max_rank_fraction={self.max_rank_fraction!r} is not a number")
         if not 0.0 < self.max_rank_fraction <= 1.0:
             raise OptionError(f"max_rank_fraction={self.max_rank_fraction!r} is not in (0, 1]")
+        if self.device is not None and not isinstance(self.device, str):
+            raise OptionError(f"device={self.device!r} is not the name of a device profile")
         if self.device is not None:
             get_device(self.device)
+        if not isinstance(self.inductor, tuple):
+            raise OptionError(f"inductor={self.inductor!r} is not a mapping of Inductor's options")
 
     @classmethod
     def of(cls, values: "Mapping[str, Any] | Options | None" = None, **more: Any) -> "Options":
@@ -57,6 +61,8 @@ class Options:
         Raises:
             OptionError: an unknown name (with the nearest and all valid ones) or an invalid value.
         """
+        if values is not None and not isinstance(values, Mapping | Options):
+            raise OptionError(f"options={values!r} is not a mapping of options")
         base = values if isinstance(values, Options) else cls()
         given = {**(values if isinstance(values, Mapping) else {}), **more}
         valid = [field.name for field in fields(cls)]

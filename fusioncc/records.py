@@ -85,8 +85,10 @@ def plan_of(compiled: Any) -> tuple[Plan, ...]:
     compilation. Empty before the first call.
     """
     wrapper = _wrapper_of(compiled)
+    if wrapper is None:
+        return ()
     own = [plan for record in _records if record.wrapper() is wrapper for plan in record.plans]
-    if own or wrapper is None:
+    if own:
         return tuple(own)
     return tuple(plan for record in _records if record.wrapper() == wrapper for plan in record.plans)
 

@@ -9,6 +9,7 @@ from fusioncc.decision import Rejected
 from fusioncc.errors import EmissionError
 from fusioncc.passes.plan_groups import as_library
 from fusioncc.plan import GroupPlan
+from fusioncc.seam import warn
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ def emit_groups(groups: tuple[GroupPlan, ...], on_error: str) -> Emitted:
         except EmissionError as error:
             if on_error == "raise":
                 raise
+            warn(f"{planned.name}: {error}; the group is left as it was")
             rejections.append(Rejected("emission", planned.name, str(error)))
             done.append(as_library(planned, "the schedule has no emitted form"))
             continue

@@ -15,6 +15,7 @@ from torch import fx
 from fusioncc.decision import Rejected
 from fusioncc.graph import dtype_of, is_aligned, is_static, module_path, size_hint, size_symbol, storage_of, tensor
 from fusioncc.group import DTYPE_BYTES, Branch, Group, Member, Operand, Output, Role
+from fusioncc.passes.acyclic import keep_acyclic
 from fusioncc.passes.canonicalize import Gemm
 from fusioncc.passes.find_regions import Joined, Region
 from fusioncc.passes.region_rules import RegionFacts, check_region
@@ -35,7 +36,7 @@ def find_groups(graph: fx.Graph, regions: tuple[Region, ...]) -> Found:
     for region in sorted(regions, key=lambda region: order[region.main.node]):
         main = region.main
         shared[main.lhs_key, size_symbol(main.batch) or main.batch].append(region)
-    groups: list[Group] = []
+    found: list[tuple[fx.Node, list[Region]]] = []
     rejections: list[Rejected] = []
     for members in shared.values():
         if len(members) < 2 and not members[0].branches:
@@ -53,7 +54,17 @@ def find_groups(graph: fx.Graph, regions: tuple[Region, ...]) -> Found:
             legal, dependent = _independent_members(legal, order)
             rejections += dependent
         if len(legal) + sum(len(region.branches) for region in legal) >= 2:
-            groups.append(_describe(f"g{len(groups)}", lhs, legal))
+            found.append((lhs, legal))
+    contracted = [
+        frozenset(node for region in members if region.branches for node in region.inner) for _, members in found
+    ]
+    groups: list[Group] = []
+    for (lhs, members), keep in zip(found, keep_acyclic(graph, contracted), strict=True):
+        if keep:
+            groups.append(_describe(f"g{len(groups)}", lhs, members))
+            continue
+        why = "this group and an earlier one are computed from each other, so both cannot be fused"
+        rejections.append(Rejected("independent", members[0].main.node.name, why))
     return Found(tuple(groups), tuple(rejections))
 
 
@@ -184,4 +195,9 @@ def _branch(joined: Joined, main: int, at: int) -> Branch:
 
 def fp32_precision() -> Any:
     """torch's setting for float32 matrix products, as Triton's ``input_precision`` names it."""
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+    if torch.backends.cuda.matmul.fp32_precision == "tf32":
+        return "tf32"
+    try:
+        return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    except RuntimeError:  # the user speaks torch's newer settings, which the older function refuses to mix with
+        return "ieee"

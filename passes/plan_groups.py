@@ -7,11 +7,12 @@ candidate with the lowest predicted time, a schedule forced by name, or the sche
 from dataclasses import dataclass, fields, replace
 
 from fusioncc.autotune.choose import pick, rank
+from fusioncc.codegen import check
 from fusioncc.config import Options
 from fusioncc.cost_models import footprint
 from fusioncc.decision import Decision, Rejected
 from fusioncc.device import Device
-from fusioncc.errors import IllegalScheduleError, PlanError
+from fusioncc.errors import EmissionError, IllegalScheduleError, PlanError
 from fusioncc.group import Group
 from fusioncc.plan import GroupPlan, Plan
 from fusioncc.schedule import SCHEDULES, Candidate, Schedule
@@ -129,6 +130,11 @@ def _given(group: Group, candidates: tuple[Candidate, ...], wanted: GroupPlan) -
         if kind == "library":
             return LIBRARY, "as planned", []
         raise PlanError(f"{group.name}: the plan's schedule {kind!r} is illegal here: {reason}")
+    if kind != "library":
+        try:
+            check(group, wanted.schedule, wanted.tier)
+        except EmissionError as error:
+            raise PlanError(f"{group.name}: the plan's schedule is illegal here: {error}") from error
     return wanted.schedule, "as planned", []
 
 

@@ -30,6 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Emitted modules go to a folder of this run."""
     os.environ["FUSIONCC_CACHE_DIR"] = str(tmp_path_factory.mktemp("fusioncc"))
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("inductor"))
 
 
 @pytest.fixture

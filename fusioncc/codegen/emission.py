@@ -31,12 +31,25 @@ def emit(group: Group, schedule: Schedule, *, name: str, tier: str, why: str) ->
     Raises:
         EmissionError: the group or the schedule has no emitted form; the message says why.
     """
+    context = check(group, schedule, tier)
+    kernels = KINDS[schedule.kind](context, schedule)
+    return Module(context, schedule, name, " ".join(why.split()), tuple(kernels), _buffers(context, schedule)).emitted()
+
+
+def check(group: Group, schedule: Schedule, tier: str) -> Context:
+    """What ``emit`` refuses, before anything is written.
+
+    Raises:
+        EmissionError: as ``emit``.
+    """
+    for pool in schedule.pools:
+        if any(not 0 <= index < len(group.members) for index in pool.members):
+            raise EmissionError("a pool lists a member that the group does not have")
     context = Context(group, tier, mains_of(schedule, group))
     _require_schedule(context, schedule)
     _require_group(context)
     _require_saved(context, schedule)
-    kernels = KINDS[schedule.kind](context, schedule)
-    return Module(context, schedule, name, " ".join(why.split()), tuple(kernels), _buffers(context, schedule)).emitted()
+    return context
 
 
 def _buffers(context: Context, schedule: Schedule) -> tuple[Buffer, ...]:

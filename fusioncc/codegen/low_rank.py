@@ -126,7 +126,16 @@ class LowRank:
         tile = self._tile(f"b{self.tail}", self.up, (self.axis, cols), ())
         product = join_product(self.context.group, self.down.weight.dtype, self.up.weight.dtype, self.context.tier)
         joined = part(*dot(self.y, f"b{self.tail}", "acc", product, self.tile.swap_operands, opens=opens))
-        return self._scaled() + (self._biased() if bias else Part()) + tile.setup() + tile.load() + joined
+        return (
+            self._masked() + self._scaled() + (self._biased() if bias else Part()) + tile.setup() + tile.load() + joined
+        )
+
+    def _masked(self) -> Part:
+        """An infinity in X times the padding of A is no number: the columns of y beyond the rank are zero again."""
+        if not self.axis.bound:
+            return Part()
+        inside = f"{self._along_rank(self.axis.index)} < {self.axis.bound}"
+        return part(f"{self.y} = tl.where({inside}, {self.y}, 0.0)", params=self.bounds)
 
     def _scaled(self) -> Part:
         factors: list[Part] = []

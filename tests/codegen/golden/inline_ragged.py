@@ -103,6 +103,7 @@ def main_0(
         a1_tile += BLOCK_K * A1_STRIDE_K
 
     # The low-rank product joins in the same accumulator, before the only rounding of the sum.
+    y0 = tl.where(ranks0[None, :] < R0, y0, 0.0)
     y0 *= SCALE0 * tl.load(scale0_ptr).to(tl.float32)
     b0_tile = b0_ptr + ranks0[:, None] * B0_STRIDE_R + safe_cols[None, :] * B0_STRIDE_N
     b0 = tl.load(b0_tile, mask=ranks0[:, None] < R0, other=0.0)
@@ -110,6 +111,7 @@ def main_0(
     if col_block == 0:
         saved1_tile = saved1_ptr + rows[:, None] * R1 + ranks1[None, :]
         tl.store(saved1_tile, y1.to(saved1_ptr.dtype.element_ty), mask=(rows[:, None] < M) & (ranks1[None, :] < R1))
+    y1 = tl.where(ranks1[None, :] < R1, y1, 0.0)
     y1 *= SCALE1
     b1_tile = b1_ptr + ranks1[:, None] * B1_STRIDE_R + safe_cols[None, :] * B1_STRIDE_N
     b1 = tl.load(b1_tile, mask=ranks1[:, None] < R1, other=0.0)

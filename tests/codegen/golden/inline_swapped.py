@@ -72,6 +72,7 @@ def main_0(
         a_tile += BLOCK_K * A_STRIDE_K
 
     # The low-rank product joins in the same accumulator, before the only rounding of the sum.
+    y = tl.where(ranks[:, None] < R, y, 0.0)
     y *= SCALE
     b_tile = b_ptr + ranks[None, :] * B_STRIDE_R + cols[:, None] * B_STRIDE_N
     b = tl.load(b_tile, mask=ranks[None, :] < R, other=0.0)

@@ -112,6 +112,7 @@ def main_0(
     for _ in tl.static_range(1, K_SPLIT):
         y_tile += M * RP
         y += tl.load(y_tile)
+    y = tl.where(ranks[None, :] < R, y, 0.0)
     y *= SCALE
     b_tile = b_ptr + ranks[:, None] * B_STRIDE_R + safe_cols[None, :] * B_STRIDE_N
     b = tl.load(b_tile, mask=ranks[:, None] < R, other=0.0)

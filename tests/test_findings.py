@@ -1,0 +1,124 @@
+"""Cases that once gave a wrong number or a crash, each as small as it can be."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import fusioncc
+from fusioncc.errors import PlanError
+from tests.lora_models import Lora
+
+
+class Branch(nn.Module):
+    """``x @ w + f(x @ a)`` with ``f`` given."""
+
+    def __init__(self, join, rank: int = 4, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.join = join
+        self.w, self.bias = nn.Parameter(torch.ones(64, 64, dtype=dtype)), nn.Parameter(torch.ones(64, dtype=dtype))
+        self.a = nn.Parameter(torch.full((64, rank), 0.5, dtype=dtype))
+        self.b = nn.Parameter(torch.full((rank, 64), 0.5, dtype=dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.join(self, x)
+
+
+def results(module: nn.Module, *inputs: torch.Tensor, schedule: str = "inline"):
+    compiled = fusioncc.optimize(module, schedule=schedule)
+    with torch.no_grad():
+        return compiled(*inputs), module(*inputs), fusioncc.plan_of(compiled)
+
+
+@pytest.mark.filterwarnings("ignore::fusioncc.seam.FusionWarning")
+def test_alpha_zero_keeps_the_bias() -> None:
+    module = Branch(lambda m, x: x @ m.w + torch.addmm(m.bias, x @ m.a, m.b, alpha=0))
+    fused, eager, _ = results(module, torch.ones(8, 64))
+    torch.testing.assert_close(fused, eager)
+
+
+def test_bias_of_linear_by_keyword() -> None:
+    def join(m: Branch, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten.linear(x, m.w, bias=m.bias) + (x @ m.a) @ m.b
+
+    fused, eager, _ = results(Branch(join), torch.ones(8, 64))
+    torch.testing.assert_close(fused, eager)
+
+
+@pytest.mark.parametrize("schedule", ["inline", "split"])
+def test_an_infinity_stays_one_with_a_padded_rank(schedule: str) -> None:
+    x = torch.ones(8, 64)
+    x[2, 3] = torch.inf
+    fused, eager, plans = results(Branch(lambda m, x: x @ m.w + (x @ m.a) @ m.b), x, schedule=schedule)
+    assert plans[0].groups[0].schedule.kind == schedule
+    torch.testing.assert_close(fused, eager)
+
+
+@pytest.mark.parametrize("schedule", ["inline", "split"])
+def test_a_large_scale_in_fp16_stays_finite(schedule: str) -> None:
+    module = Branch(lambda m, x: x @ m.w + ((x @ m.a) @ m.b) * 64.0, dtype=torch.float16)
+    module.b.data.mul_(1e-3)
+    fused, eager, plans = results(module, torch.full((8, 64), 40.0, dtype=torch.float16), schedule=schedule)
+    assert plans[0].groups[0].schedule.kind == schedule
+    assert eager.isfinite().all()
+    torch.testing.assert_close(fused, eager)
+
+
+def test_groups_that_feed_each_other_are_not_both_fused() -> None:
+    class Cycle(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.p = nn.ModuleList(nn.Linear(64, n, bias=False) for n in (64, 4, 64, 64, 4))
+            self.q = nn.ModuleList(nn.Linear(64, n, bias=False) for n in (64, 4, 64, 64, 4))
+            self.pb = nn.ModuleList(nn.Linear(4, 64, bias=False) for _ in range(2))
+            self.qb = nn.ModuleList(nn.Linear(4, 64, bias=False) for _ in range(2))
+
+        def forward(self, x: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            p1 = self.p[0](x) + self.pb[0](self.p[1](x))
+            q1 = self.q[0](z) + self.qb[0](self.q[1](z))
+            p2 = self.p[2](x) + self.pb[1](self.p[4](x)) * q1.mean()
+            q2 = self.q[2](z) + self.qb[1](self.q[4](z)) * p1.mean()
+            return p1, p2, q1, q2
+
+    compiled = fusioncc.optimize(Cycle(), schedule="inline", on_error="raise")
+    x, z = torch.randn(8, 64), torch.randn(8, 64)
+    with torch.no_grad():
+        fused, eager = compiled(x, z), compiled._orig_mod(x, z)
+    for one, other in zip(fused, eager, strict=True):
+        torch.testing.assert_close(one, other)
+    (plan,) = fusioncc.plan_of(compiled)
+    assert len(plan.groups) == 1
+    assert [rejection.rule for rejection in plan.rejections] == ["independent"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"group_m": 0},
+        {"group_m": -3},
+        {"members": (99,)},
+        {"members": (1,)},
+        {"k_split": 0},
+        {"workers": 0},
+        {"launch": 5},
+    ],
+)
+def test_an_edited_plan_with_wrong_numbers_is_refused(change: dict[str, object]) -> None:
+    model, x = Lora(), torch.randn(8, 64)
+    plan = fusioncc.plan(model, (x,), schedule="inline")
+    group = plan.groups[0]
+    pool = replace(group.schedule.pools[0], **change)
+    edited = replace(plan, groups=(replace(group, schedule=replace(group.schedule, pools=(pool,))),))
+    with pytest.raises(Exception, match="PlanError|illegal here") as caught:
+        fusioncc.optimize(model, (x,), plan=edited, on_error="raise")
+    causes, error = [], caught.value
+    while error is not None:
+        causes.append(type(error))
+        error = error.__cause__ or error.__context__
+    assert PlanError in causes or "PlanError" in str(caught.value)
+
+
+def test_what_was_never_compiled_has_no_plans() -> None:
+    assert fusioncc.plan_of(None) == ()
+    assert fusioncc.plan_of(nn.Linear(2, 2)) == ()
