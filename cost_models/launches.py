@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Literal
 
 from fusioncc.group import DTYPE_BYTES, Branch, Group, Member, Operand
-from fusioncc.schedule import Pool, Schedule
+from fusioncc.schedule import Pool, Schedule, padded_rank
 
 Unit = Literal["bf16", "tf32", "fp32"]
 """What does the multiplying: bf16/fp16 tensor cores, tf32 tensor cores, plain fp32 arithmetic."""
@@ -57,11 +57,6 @@ class Launch:
     ranks: tuple[LowRank, ...] = ()
     slices: int = 1
     """Slices of partial sums that a ``join`` adds."""
-
-
-def padded_rank(rank: int) -> int:
-    """Rank as emitted: the next power of two, at least 16 (the narrowest MMA)."""
-    return max(16, 1 << (rank - 1).bit_length())
 
 
 def unit_of(dtype: str, precision: str) -> Unit | None:

@@ -56,6 +56,7 @@ def optimize(
         CaptureError: ``model`` is nothing that can be compiled.
     """
     chosen = Options.of(options)
+    _require_tuple(example_inputs)
     if isinstance(model, ExportedProgram):
         model = model.module()
     if not callable(model):
@@ -88,6 +89,7 @@ def plan(
         OptionError: an unknown option, value or device.
         CaptureError: the model cannot be captured.
     """
+    _require_tuple(example_inputs)
     return draft(capture(model, example_inputs, kwargs).graph, _offline(device, options)).plan
 
 
@@ -99,6 +101,7 @@ def dump_data(
     **options: Any,
 ) -> Planned:
     """What ``fusioncc dump`` writes: arguments as for :func:`plan`."""
+    _require_tuple(example_inputs)
     captured = capture(model, example_inputs, kwargs)
     before = readable(captured)
     drafted = draft(captured.graph, _offline(device, options))
@@ -110,6 +113,11 @@ def dump_data(
     insert_kernels(captured.graph, groups, "call")
     modules = {module.name: module for module in drafted.modules.values()}
     return Planned(drafted.plan, before, readable(captured), tuple(modules.values()))
+
+
+def _require_tuple(example_inputs: Any) -> None:
+    if example_inputs is not None and not isinstance(example_inputs, tuple | list):
+        raise CaptureError(f"example_inputs is a tuple of positional inputs, not a {type(example_inputs).__name__}")
 
 
 def _stand_in(name: str) -> Any:

@@ -23,9 +23,6 @@ DTYPE_NAMES = {
 TORCH_DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 _EXACT = {("bf16", "fp32"), ("fp16", "fp32"), ("bf16", "fp64"), ("fp16", "fp64"), ("fp32", "fp64")}
 
-EMITTED_DTYPES = ("bf16", "fp16", "fp32")
-"""Dtypes that emitted kernels read and write."""
-
 aten = torch.ops.aten
 VIEWS = {
     aten.view.default,
@@ -120,7 +117,7 @@ def is_rounding(node: fx.Node) -> bool:
     before, after = tensor(node.args[0]), tensor(node)
     if before is None or after is None or before.device != after.device:
         return False
-    return {dtype_of(node.args[0]), dtype_of(node)} <= {*EMITTED_DTYPES, "fp64"}
+    return {dtype_of(node.args[0]), dtype_of(node)} <= {"bf16", "fp16", "fp32", "fp64"}
 
 
 def keeps_order(node: fx.Node) -> bool:

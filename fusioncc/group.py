@@ -9,6 +9,8 @@ its strides (in elements) say how it lies. Nodes are named, not held: a group ca
 from dataclasses import dataclass, replace
 from typing import Literal
 
+EMITTED_DTYPES = ("bf16", "fp16", "fp32")
+"""Dtypes that emitted kernels read and write."""
 Role = Literal["main", "down", "up"]
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8, "fp8e4m3": 1, "fp8e5m2": 1, "int8": 1}
 

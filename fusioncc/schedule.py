@@ -27,6 +27,15 @@ class TileConfig:
     """Move tiles through TMA descriptors (Hopper on); the pool is persistent and names its ``workers``."""
 
 
+LEAST_RANK = 16
+"""Smallest rank of a tile: the narrowest MMA; below it Hopper falls back to the old one."""
+
+
+def padded_rank(rank: int) -> int:
+    """The rank of a tile: a power of two, at least ``LEAST_RANK``."""
+    return max(LEAST_RANK, 1 << (rank - 1).bit_length())
+
+
 WARP_GROUP_ROWS = 64
 """Rows from which Triton uses Hopper's warp-group MMA."""
 

@@ -13,7 +13,6 @@ from torch import fx
 from fusioncc.decision import Rejected
 from fusioncc.graph import (
     COPIES,
-    EMITTED_DTYPES,
     aten,
     dtype_of,
     is_exact_cast,
@@ -21,6 +20,7 @@ from fusioncc.graph import (
     keeps_order,
     users_outside,
 )
+from fusioncc.group import EMITTED_DTYPES
 from fusioncc.passes.branch_rules import BranchFacts, check_branch
 from fusioncc.passes.canonicalize import Gemm, product_nodes
 from fusioncc.passes.find_branches import LowRank, Scale, peel_scales

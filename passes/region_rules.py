@@ -11,7 +11,6 @@ from torch import fx
 
 from fusioncc.decision import Accepted, Decision, Rejected
 from fusioncc.graph import (
-    EMITTED_DTYPES,
     dtype_of,
     is_collective,
     is_mutation,
@@ -24,6 +23,7 @@ from fusioncc.graph import (
     tensor,
     users_outside,
 )
+from fusioncc.group import EMITTED_DTYPES
 from fusioncc.passes.find_regions import Region
 
 

@@ -110,7 +110,7 @@ def test_an_edited_plan_with_wrong_numbers_is_refused(change: dict[str, object])
     group = plan.groups[0]
     pool = replace(group.schedule.pools[0], **change)
     edited = replace(plan, groups=(replace(group, schedule=replace(group.schedule, pools=(pool,))),))
-    with pytest.raises(Exception, match="PlanError|illegal here") as caught:
+    with pytest.raises(Exception, match=r"PlanError|illegal here") as caught:
         fusioncc.optimize(model, (x,), plan=edited, on_error="raise")
     causes, error = [], caught.value
     while error is not None:

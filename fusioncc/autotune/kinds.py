@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 from fusioncc.autotune import knobs
 from fusioncc.cost_models.constants import TMA_CAPABILITY
-from fusioncc.cost_models.launches import padded_rank
 from fusioncc.descriptors import refusal
 from fusioncc.device import Device
 from fusioncc.group import Group
-from fusioncc.schedule import Pool
+from fusioncc.schedule import Pool, padded_rank
 
 NO_BRANCH = "no low-rank branch to join; bundles of main members alone run as library until concat/horizontal exist"
 BATCHED = "batched members have no emitted form yet"

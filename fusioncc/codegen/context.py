@@ -6,15 +6,7 @@ from fusioncc.codegen.kernel import Param, constant, pointer
 from fusioncc.codegen.launch import Buffer, M
 from fusioncc.codegen.tile import Axis, Tile
 from fusioncc.group import Branch, Group, Member, Operand
-from fusioncc.schedule import Schedule
-
-LEAST_RANK = 16
-"""Smallest rank of a tile: below it Hopper falls back to the old MMA."""
-
-
-def padded_rank(rank: int) -> int:
-    """The rank of a tile: a power of two, at least ``LEAST_RANK``."""
-    return max(LEAST_RANK, 1 << (rank - 1).bit_length())
+from fusioncc.schedule import Schedule, padded_rank
 
 
 @dataclass(frozen=True)

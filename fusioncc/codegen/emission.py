@@ -3,14 +3,14 @@
 import math
 
 from fusioncc.codegen import inline, split
-from fusioncc.codegen.context import Context, mains_of, padded_rank
+from fusioncc.codegen.context import Context, mains_of
 from fusioncc.codegen.launch import Buffer, EmittedModule
 from fusioncc.codegen.module import Module
-from fusioncc.codegen.precision import EMITTED_DTYPES, TIERS
+from fusioncc.codegen.precision import TIERS
 from fusioncc.descriptors import refusal
 from fusioncc.errors import EmissionError
-from fusioncc.group import Group, Operand
-from fusioncc.schedule import Pool, Schedule, mixes_mma
+from fusioncc.group import EMITTED_DTYPES, Group, Operand
+from fusioncc.schedule import Pool, Schedule, mixes_mma, padded_rank
 
 KINDS = {"inline": inline.kernels, "split": split.kernels}
 """Kinds of schedules that have an emitted form: a new kind is one more file with a ``kernels`` function."""

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from fusioncc.codegen.context import Context, padded_rank
+from fusioncc.codegen.context import Context
 from fusioncc.codegen.kernel import Param, Part, buffer_pointer, constant, part, total
 from fusioncc.codegen.launch import Buffer
 from fusioncc.codegen.precision import PIECES, dot, down_product, join_product
 from fusioncc.codegen.tile import Axis, Tile, block_constants, masked
 from fusioncc.group import Branch, Member
-from fusioncc.schedule import TileConfig
+from fusioncc.schedule import TileConfig, padded_rank
 
 
 @dataclass(frozen=True)

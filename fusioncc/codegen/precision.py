@@ -10,8 +10,6 @@ from typing import Literal
 from fusioncc.group import Group
 
 HALVES = ("bf16", "fp16")
-EMITTED_DTYPES = (*HALVES, "fp32")
-"""dtypes that have an emitted form."""
 TIERS = ("fp32", "relaxed")
 """Rounding tiers that have an emitted form."""
 

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusioncc.cost_models import estimate
-from fusioncc.cost_models.launches import launches, padded_rank
+from fusioncc.cost_models.launches import launches
 from fusioncc.cost_models.resources import occupancy, shared_bytes
 from fusioncc.cost_models.tiles import shares, tile_count
 from fusioncc.device import get_device
-from fusioncc.schedule import Estimate, Pool, Schedule, TileConfig
+from fusioncc.schedule import Estimate, Pool, Schedule, TileConfig, padded_rank
 from tests.cost_models.groups import lora
 
 H200 = get_device("h200")
