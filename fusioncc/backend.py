@@ -14,7 +14,7 @@ from torch._dynamo.exc import RestartAnalysis
 from torch._dynamo.utils import counters
 
 from fusioncc.config import Options
-from fusioncc.decision import Accepted
+from fusioncc.decision import accepted_with
 from fusioncc.errors import OptionError
 from fusioncc.fusion_pass import FusionPass
 from fusioncc.plan import Plan
@@ -49,7 +49,7 @@ def fusioncc(
     given = [value for value in example_inputs if isinstance(value, torch.Tensor)]
     devices = [value.device for value in given]
     device = next((d for d in devices if d.type == "cuda"), devices[0] if devices else torch.device("cpu"))
-    interpreted = isinstance(decision := runnable(device), Accepted) and "interpreter" in decision.facts
+    interpreted = accepted_with(runnable(device), "interpreter")
     rest = _eager_rest if interpreted or chosen.rest == "eager" else _inductor_rest
     patches = _inductor_patches(chosen, mode)
     log = PlanLog(current_plans(), profile(device, chosen.device).name)

@@ -37,3 +37,8 @@ class Rejected:
 
 
 Decision = Accepted | Rejected
+
+
+def accepted_with(decision: Decision, fact: str) -> bool:
+    """Whether the rule holds and ``fact`` is among what it proved."""
+    return isinstance(decision, Accepted) and fact in decision.facts

@@ -13,7 +13,7 @@ from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from fusioncc.config import Options
-from fusioncc.decision import Accepted
+from fusioncc.decision import accepted_with
 from fusioncc.device import Device
 from fusioncc.graph import tensor
 from fusioncc.passes.plan_groups import Setting
@@ -69,8 +69,7 @@ class FusionPass(CustomGraphPass):
 
     def _rewrite(self, graph: fx.Graph, device: torch.device, chosen: Device) -> Plan:
         decision = runnable(device)
-        interpreted = isinstance(decision, Accepted) and "interpreter" in decision.facts
-        form = self.form or ("call" if interpreted else "visible")
+        form = self.form or ("call" if accepted_with(decision, "interpreter") else "visible")
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             return rewrite(graph, Setting(self.options, chosen, decision, self.given), form)
 

@@ -11,7 +11,7 @@ from fusioncc.autotune.choose import ranked_pools
 from fusioncc.codegen import emit
 from fusioncc.codegen.launch import EmittedModule
 from fusioncc.cost_models import footprint
-from fusioncc.decision import Accepted, Rejected
+from fusioncc.decision import Rejected, accepted_with
 from fusioncc.errors import FusionError, KernelBuildError
 from fusioncc.passes.plan_groups import Setting, as_library
 from fusioncc.plan import GroupPlan
@@ -71,7 +71,7 @@ def build_groups(groups: tuple[GroupPlan, ...], modules: dict[str, EmittedModule
             why = f"{planned.why}; the first choice of tiles did not build"
             after = footprint(planned.group, outcome, setting.device, planned.tier)
             final = replace(planned, schedule=outcome, why=why, after=after)
-        emitted = _emitted(final)
+        emitted = modules[planned.name] if final is planned else _emitted(final)
         ready.append(Ready(final, emitted, load(emitted.name, emitted.source)))
         done.append(final)
     return Built(tuple(done), tuple(ready), tuple(rejections))
@@ -79,7 +79,7 @@ def build_groups(groups: tuple[GroupPlan, ...], modules: dict[str, EmittedModule
 
 def _settle(planned: GroupPlan, setting: Setting) -> Schedule | FusionError:
     """The first schedule that builds, or why none did."""
-    compiled = isinstance(setting.runnable, Accepted) and "cuda" in setting.runnable.facts
+    compiled = accepted_with(setting.runnable, "cuda")
     schedule = planned.schedule
     failure: FusionError | None = None
     for _ in range(MAX_ATTEMPTS):
