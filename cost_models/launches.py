@@ -190,7 +190,7 @@ def _main_tiles(
         m=member.m,
         n=member.n,
         k=member.k,
-        unit=unit_of(group.lhs.dtype, group.fp32_precision),
+        unit=unit_of(max(group.lhs.dtype, member.weight.dtype, key=DTYPE_BYTES.__getitem__), group.fp32_precision),
         x_element=DTYPE_BYTES[group.lhs.dtype],
         w_element=DTYPE_BYTES[member.weight.dtype],
         out_element=DTYPE_BYTES[group.output_of(main).dtype],

@@ -19,6 +19,8 @@ BARRIER_BYTES = 32
 MMA_BARRIER_BYTES = 16
 """Barrier of each asynchronous MMA of a loop at capability 100, likewise."""
 MAX_REGISTERS = 255
+UNIT_REGISTERS = 6
+"""Registers for each accumulator of a compensated product. At 4, tiles of 32x64 with a padded rank of 64 spilled."""
 
 
 def warp_group_mma(launch: Launch, device: Device) -> bool:
@@ -35,13 +37,14 @@ def columns(launch: Launch) -> int:
 
 
 def accumulators(launch: Launch) -> float:
-    """fp32 accumulator elements that one thread holds."""
+    """fp32 accumulator elements that one thread holds. A compensated sum (ieee) also holds what it lost and its next
+    step, and the operands of a product without tensor cores lie in registers."""
     assert launch.pool is not None
     tile = launch.pool.tile
     width = 0 if launch.body == "down" else tile.block_n
     if launch.body in ("inline", "down"):
         width += sum(rank.padded for rank in launch.ranks)
-    return tile.block_m * width / (32 * tile.num_warps)
+    return tile.block_m * width * (UNIT_REGISTERS if launch.unit == "fp32" else 1) / (32 * tile.num_warps)
 
 
 def step_bytes(launch: Launch, rows: int | None = None) -> int:

@@ -30,7 +30,8 @@ def mma_fraction(launch: Launch, device: Device) -> float:
     """MMA rate of the tiles of an emitted launch over the device's."""
     if launch.unit == "fp32":
         return c.FMA_RATE
-    return c.EMITTED_MMA * (c.NO_WGMMA if _warp_level_hopper(launch, device) else 1.0)
+    rounding = c.TF32_RATE if launch.unit == "tf32" else 1.0
+    return c.EMITTED_MMA * rounding * (c.NO_WGMMA if _warp_level_hopper(launch, device) else 1.0)
 
 
 def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | None:
@@ -97,6 +98,6 @@ def _chain_us(launch: Launch, steps: int, device: Device) -> float:
     """Time of one program whose loads nobody else delays: opening the accumulator and the K loop, us."""
     assert launch.pool is not None
     step = c.LOAD_LATENCY_US / max(1, launch.pool.tile.num_stages - 1)
-    if launch.body == "inline" and _warp_level_hopper(launch, device):
+    if launch.unit == "tf32" or (launch.body == "inline" and _warp_level_hopper(launch, device)):
         step += c.EXPOSED_LOAD_US
     return steps * step + (c.JOIN_US if launch.body == "join" else 0.0)

@@ -82,12 +82,6 @@ def _blanket_refusal(group: Group, setting: Setting) -> str:
         return f"{setting.runnable.rule}: {setting.runnable.reason}"
     if setting.options.numerics == "eager":
         return "rounding_tier: fused kernels keep fp32 where eager rounds; numerics='eager' allows vendor GEMMs only"
-    products = {group.lhs.dtype, *(group.members[main].weight.dtype for main in group.mains)}
-    if "fp32" in products and group.fp32_precision == "ieee" and setting.options.numerics == "fp32":
-        return (
-            "rounding_tier: an emitted fp32 product adds its K terms in one chain, which is further from fp64 than the "
-            "vendor GEMM; numerics='relaxed' or torch.set_float32_matmul_precision('high') allows it"
-        )
     return ""
 
 

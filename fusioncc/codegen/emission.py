@@ -6,11 +6,11 @@ from fusioncc.codegen import inline, split
 from fusioncc.codegen.context import Context, mains_of
 from fusioncc.codegen.launch import Buffer, EmittedModule
 from fusioncc.codegen.module import Module
-from fusioncc.codegen.precision import TIERS
+from fusioncc.codegen.precision import TIERS, compensates
 from fusioncc.descriptors import refusal
 from fusioncc.errors import EmissionError
 from fusioncc.group import EMITTED_DTYPES, Group, Operand
-from fusioncc.schedule import Pool, Schedule, mixes_mma, padded_rank
+from fusioncc.schedule import COMPENSATED_STEP, Pool, Schedule, mixes_mma, padded_rank
 
 KINDS = {"inline": inline.kernels, "split": split.kernels}
 """Kinds of schedules that have an emitted form: a new kind is one more file with a ``kernels`` function."""
@@ -95,6 +95,9 @@ def _require_schedule(context: Context, schedule: Schedule) -> None:
         for size in (pool.tile.block_m, pool.tile.block_n, pool.tile.block_k):
             if size < 16 or size & (size - 1):
                 raise EmissionError(f"tile size {size} is not a power of two of at least 16")
+        members = tuple(context.member(index) for index in pool.members)
+        if pool.tile.block_k > COMPENSATED_STEP and compensates(context.group, members, context.tier):
+            raise EmissionError(f"a compensated fp32 sum takes K steps of at most {COMPENSATED_STEP}")
         if listed & {*pool.members}:
             raise EmissionError("a member is in one pool only")
         listed |= {*pool.members}

@@ -2,7 +2,7 @@
 
 from fusioncc.codegen.context import Context
 from fusioncc.codegen.kernel import Kernel, Part, part, total
-from fusioncc.codegen.low_rank import helpers, rank_vectors
+from fusioncc.codegen.low_rank import rank_vectors
 from fusioncc.codegen.main_tile import MainTile
 from fusioncc.schedule import Pool, Schedule
 
@@ -32,7 +32,7 @@ def inline_main(context: Context, pool: Pool, main: int) -> Kernel:
         + part("")
         + tile.epilogue()
     )
-    return Kernel("main", body, pool.tile, tile.col_blocks, tile.col_blocks_expression, helpers(tile.low_ranks))
+    return Kernel("main", body, pool.tile, tile.col_blocks, tile.col_blocks_expression, tile.helpers)
 
 
 def _joins(tile: MainTile) -> Part:

@@ -7,7 +7,7 @@ from fusioncc.codegen.descriptor import DescriptorTile, persistent
 from fusioncc.codegen.k_loop import KLoop
 from fusioncc.codegen.kernel import ROWS, Param, Part, buffer_pointer, constant, part, total
 from fusioncc.codegen.low_rank import LowRank, low_ranks
-from fusioncc.codegen.precision import dot, main_product
+from fusioncc.codegen.precision import Product, dot, main_product
 from fusioncc.codegen.tile import INT32_ELEMENTS, Axis, Tile, block_constants, column_vectors, row_vectors, wide_rows
 from fusioncc.codegen.tile_order import main_order, one_row_block
 from fusioncc.descriptors import contiguous_dim
@@ -101,11 +101,22 @@ class MainTile:
 
     def zero(self) -> Part:
         shape = "(BLOCK_N, BLOCK_M)" if self._swap else "(BLOCK_M, BLOCK_N)"
-        return part(f"acc = tl.zeros({shape}, tl.float32)", params=block_constants(self.pool.tile, "M", "N"))
+        zeros = part(f"acc = tl.zeros({shape}, tl.float32)", params=block_constants(self.pool.tile, "M", "N"))
+        return zeros + self.correction()
+
+    def correction(self) -> Part:
+        """Where the product is compensated: what the accumulator has lost so far."""
+        return part("acc_lost = tl.zeros_like(acc)") if self._product.compensated else Part()
 
     def accumulate(self) -> Part:
         """``acc += x @ w``."""
-        return part(*dot("x", "w", "acc", main_product(self.context.group, self.member.weight.dtype), self._swap))
+        return part(*dot("x", "w", "acc", self._product, self._swap))
+
+    @property
+    def helpers(self) -> tuple[str, ...]:
+        """Device functions that the tile calls, each once."""
+        found = [*self._product.helpers, *(helper for low_rank in self.low_ranks for helper in low_rank.helpers)]
+        return tuple(dict.fromkeys(found))
 
     def epilogue(self) -> Part:
         """Biases in fp32, one rounding, the masked store."""
@@ -115,6 +126,10 @@ class MainTile:
         output = self.context.output(self.main)
         value = "acc" if output.dtype == "fp32" else "acc.to(out_ptr.dtype.element_ty)"
         return body + self.out.setup() + self.out.store(value)
+
+    @property
+    def _product(self) -> Product:
+        return main_product(self.context.group, self.member.weight.dtype)
 
     @property
     def _swap(self) -> bool:

@@ -120,6 +120,7 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
         dtype="fp32",
         precision="tf32",
     )
+    ieee = group(48, 256, Main(192, (Lora(16, dtype="fp32"),), dtype="fp32"), dtype="fp32")
     plain = group(300, 200, Main(330, (Lora(12),)))
     long = group(2048, 4096, Main(4096, (Lora(16),)))
     saved = group(2048, 4096, Main(4096, (Lora(16, saved=True),)))
@@ -129,6 +130,7 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
         "inline_qkv_fp32_adapters": (q_k_v, inline(q_k_v, big), "fp32"),
         "inline_ragged": (ragged, inline(ragged, TileConfig(32, 64, 32, 4, 3), group_m=4), "fp32"),
         "inline_fp32": (biased, inline(biased, TileConfig(32, 64, 32, 4, 3)), "fp32"),
+        "split_ieee": (ieee, split(ieee, TILE, replace(DOWN, block_k=32), k_split=2), "fp32"),
         "split_mlp": (mlp, split(mlp, big, down, k_split=8), "fp32"),
         "split_qkv_relaxed": (q_k_v, split(q_k_v, TileConfig(128, 128, 64, 8, 3), down, k_split=4), "relaxed"),
         "split_ragged": (plain, split(plain, TILE, DOWN, k_split=3), "fp32"),

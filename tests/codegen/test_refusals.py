@@ -50,6 +50,12 @@ REFUSED: dict[str, tuple[Group, Schedule, str, str]] = {
     "no down": (PLAIN, replace(inline(PLAIN, TILE), kind="split"), "fp32", "no down pool before the main pool of"),
     "down of inline": (PLAIN, replace(split(PLAIN, TILE, DOWN), kind="inline"), "fp32", "a down pool has no emitted"),
     "tile": (PLAIN, inline(PLAIN, replace(TILE, block_n=48)), "fp32", "tile size 48"),
+    "long steps": (
+        group(33, 200, Main(136, (Lora(8, dtype="fp32"),), dtype="fp32"), dtype="fp32"),
+        split(PLAIN, TILE, DOWN),
+        "fp32",
+        "K steps of at most 32",
+    ),
     "workers": (PLAIN, with_pool(inline(PLAIN, TILE), 0, workers=132), "fp32", "a TMA pool is persistent"),
     "one launch": (PLAIN, with_pool(split(PLAIN, TILE, DOWN), 1, launch=0), "fp32", "one launch a pool"),
     "batch": (
