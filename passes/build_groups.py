@@ -107,7 +107,7 @@ def _emitted(planned: GroupPlan) -> EmittedModule:
 
 def _next(planned: GroupPlan, schedule: Schedule, launch: int, setting: Setting) -> Schedule | None:
     """The schedule with the pool of ``launch`` replaced by the next best; None at the end of the ranking."""
-    ranking = ranked_pools(planned.group, setting.device, schedule.kind, planned.tier)[launch]
+    ranking = ranked_pools(planned.group, setting.device, schedule, planned.tier)[launch]
     at = ranking.index(schedule.pools[launch]) + 1
     if at >= len(ranking):
         return None

@@ -246,10 +246,20 @@ def _programs(insertion: _Insertion, launch: KernelLaunch, rows: Any, rows_node:
         return launch.programs(rows_node)
     if launch.workers is not None:
         return launch.workers
-    padded = insertion.call(operator.add, (rows_node, launch.block_m - 1), rows + launch.block_m - 1)
-    blocks = insertion.call(operator.floordiv, (padded, launch.block_m), (rows + launch.block_m - 1) // launch.block_m)
-    value = blocks.meta["val"] * launch.programs_per_row_block
-    return insertion.call(operator.mul, (blocks, launch.programs_per_row_block), value)
+    counts: dict[int, int] = {}
+    for blocks in launch.grid:
+        counts[blocks.block_m] = counts.get(blocks.block_m, 0) + blocks.count
+    first, *others = [_tiles(insertion, height, count, rows, rows_node) for height, count in counts.items()]
+    for other in others:
+        first = insertion.call(operator.add, (first, other), first.meta["val"] + other.meta["val"])
+    return first
+
+
+def _tiles(insertion: _Insertion, height: int, count: int, rows: Any, rows_node: fx.Node) -> fx.Node:
+    """Nodes that count the tiles for a symbolic M: ``count`` for each ``height`` rows."""
+    padded = insertion.call(operator.add, (rows_node, height - 1), rows + height - 1)
+    row_blocks = insertion.call(operator.floordiv, (padded, height), (rows + height - 1) // height)
+    return insertion.call(operator.mul, (row_blocks, count), row_blocks.meta["val"] * count)
 
 
 def _restore_order(graph: fx.Graph) -> None:

@@ -67,7 +67,7 @@ def join_product(group: Group, a: str, b: str, tier: str) -> Product:
     """``y @ B`` for the fp32 ``y = scale * X @ A``, rounded to X's dtype where the adapters are of that dtype."""
     x = group.lhs.dtype
     if x == "fp32" and group.fp32_precision == "ieee":
-        return Product(OPERAND, _to_fp32(b), "ieee")
+        return Product(OPERAND, _to_fp32(b), "ieee", compensated=True)
     if x in ("fp32", "fp16"):  # a scaled y may pass the range of fp16; torch multiplies fp32 of rank 1 without tf32
         return Product(OPERAND, _to_fp32(b), "tf32x3")
     if x == a == b or (tier == "relaxed" and x == b):
@@ -117,14 +117,14 @@ def dot(left: str, right: str, acc: str, product: Product, swap: bool, *, opens:
     """``acc += left @ right``, or ``acc =`` that when it opens the accumulator; a swapped tile swaps the operands."""
     lines = [f"{right}_high, {right}_middle, {right}_low = in_pieces({right}, {left}.dtype)"] if product.pieces else []
     names = [right + piece for piece in ("_low", "_middle", "_high")] if product.pieces else [right]
-    opens = opens or product.compensated
+    compensated = product.compensated and not opens
     for name in names:
         sides = [product.left.format(operand=left, other=right), product.right.format(operand=name, other=left)]
-        arguments = [*(reversed(sides) if swap else sides), *([] if opens else [acc])]
+        arguments = [*(reversed(sides) if swap else sides), *([] if opens or compensated else [acc])]
         options = [f'input_precision="{product.precision}"'] if product.precision else []
-        result = f"{acc}_step" if product.compensated else acc
+        result = f"{acc}_step" if compensated else acc
         lines.append(f"{result} = tl.dot({', '.join([*arguments, *options])})")
-    if product.compensated:
+    if compensated:
         lines += [
             f"{acc}_step -= {acc}_lost",
             f"{acc}_next = {acc} + {acc}_step",

@@ -11,7 +11,7 @@ from fusioncc.descriptors import refusal
 from fusioncc.group import Group, Output
 from fusioncc.schedule import COMPENSATED_STEP, Schedule, TileConfig
 from tests.codegen import reference
-from tests.codegen.cases import DESCRIBED, DOWN, SWAPPED, TILE, Lora, Main, group, inline, split
+from tests.codegen.cases import DESCRIBED, DOWN, SWAPPED, TILE, Lora, Main, bundled, group, inline, split
 
 
 def schedules(value: Group) -> dict[str, Schedule]:
@@ -25,6 +25,16 @@ def schedules(value: Group) -> dict[str, Schedule]:
     }
 
 
+BUNDLES = {
+    "gqa": group(33, 200, Main(192), Main(64), Main(64)),
+    "one_without_a_branch": group(33, 200, Main(192, bias=True), Main(64, branches=()), Main(72)),
+    "unequal_ranks": group(16, 200, Main(192, (Lora(8),)), Main(64, (Lora(4),)), Main(64, (Lora(64), Lora(12)))),
+    "saved": group(70, 200, Main(136, (Lora(8, saved=True),)), Main(70, (Lora(12, saved=True),), bias=True)),
+    "many_row_blocks_of_a_symbol": group(130, 64, Main(70), Main(136), symbol="s0"),
+    "one_row": group(1, 128, Main(128), Main(130)),
+    "kn_and_fp32_adapters": group(33, 200, Main(136, (Lora(8, dtype="fp32"),), layout="kn"), Main(64)),
+    "equal": group(33, 208, Main(128), Main(128)),
+}
 KINDS = ("inline", "inline_swapped", "split_1", "split_3", "split_swapped_4")
 GROUPS: dict[str, Group] = {
     **{f"rank_{rank}": group(33, 200, Main(136, (Lora(rank),))) for rank in (1, 4, 8, 12, 64)},
@@ -75,6 +85,39 @@ def test_as_close_as_eager(load, name: str, kind: str) -> None:
         assert output.shape == truth.shape
         assert output.dtype == reference.DTYPES[value.outputs[0].dtype]
         assert reference.rms(output, truth) <= slack * reference.rms(plain.to(output.dtype), truth)
+
+
+@pytest.mark.parametrize("kind", ["inline", "inline_swapped", "split_1", "split_3"])
+@pytest.mark.parametrize("name", BUNDLES)
+def test_bundles_are_as_close_as_eager(load, name: str, kind: str) -> None:
+    value = BUNDLES[name]
+    if name == "saved" and kind == "split_3":
+        kind = "split_1"  # a saved product is written whole
+    outputs, eager, exact = run(load, value, bundled(schedules(value)[kind]))
+    assert len(outputs) == len(exact)
+    for output, plain, truth in zip(outputs, eager, exact, strict=True):
+        assert reference.rms(output, truth) <= 1.1 * reference.rms(plain.to(output.dtype), truth)
+
+
+def test_a_bundle_of_unequal_tiles(load) -> None:
+    value = BUNDLES["gqa"]
+    first, *others = inline(value, TILE).pools
+    other = replace(TILE, block_m=16, block_n=32, block_k=64)
+    pools = (first, *(replace(pool, launch=0, tile=other) for pool in others))
+    outputs, eager, exact = run(load, value, Schedule("inline", pools))
+    for output, plain, truth in zip(outputs, eager, exact, strict=True):
+        assert reference.rms(output, truth) <= 1.1 * reference.rms(plain, truth)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, value in BUNDLES.items() if not any(refusal(value, main) for main in value.mains)]
+)
+def test_bundles_through_descriptors(load, name: str) -> None:
+    value = BUNDLES[name]
+    k_split = 1 if any(branch.saved for branch in value.branches) else 2
+    outputs, eager, exact = run(load, value, bundled(split(value, DESCRIBED, DOWN, k_split=k_split, group_m=2)))
+    for output, plain, truth in zip(outputs, eager, exact, strict=True):
+        assert reference.rms(output, truth) <= 1.1 * reference.rms(plain.to(output.dtype), truth)
 
 
 @pytest.mark.parametrize("name", [name for name, value in GROUPS.items() if not refusal(value, 0)])

@@ -66,9 +66,10 @@ def main_0(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
+    tile = tl.program_id(0)
     row_blocks = tl.cdiv(M, BLOCK_M)
-    row_block = tl.program_id(0) % row_blocks
-    col_block = tl.program_id(0) // row_blocks
+    row_block = tile % row_blocks
+    col_block = tile // row_blocks
     rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
     safe_rows = tl.where(rows < M, rows, 0)
     cols = col_block * BLOCK_N + tl.arange(0, BLOCK_N)

@@ -41,8 +41,9 @@ def down_0(
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    row_block = tl.program_id(0) // K_SPLIT
-    k_slice = tl.program_id(0) % K_SPLIT
+    tile = tl.program_id(0)
+    row_block = tile // K_SPLIT
+    k_slice = tile % K_SPLIT
     rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
     safe_rows = tl.where(rows < M, rows, 0)
     ks = tl.arange(0, BLOCK_K)
@@ -93,10 +94,11 @@ def main_0(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
+    tile = tl.program_id(0)
     ranks = tl.arange(0, RP)
     row_blocks = tl.cdiv(M, BLOCK_M)
-    row_block = tl.program_id(0) % row_blocks
-    col_block = tl.program_id(0) // row_blocks
+    row_block = tile % row_blocks
+    col_block = tile // row_blocks
     rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
     safe_rows = tl.where(rows < M, rows, 0)
     cols = col_block * BLOCK_N + tl.arange(0, BLOCK_N)
