@@ -90,9 +90,7 @@ class Case:
 
 CASES = (
     Case("forward_only", forward_only, "graph", "backward graphs are left as they are"),
-    Case(
-        "forced_schedule", forced_schedule, "g0", "rounding_tier: fused kernels keep fp32", IllegalScheduleError
-    ),
+    Case("forced_schedule", forced_schedule, "g0", "rounding_tier: fused kernels keep fp32", IllegalScheduleError),
     Case("emission", emission, "g0", "tile size 48", EmissionError, True),
     Case("build", build, "g0", "too much shared memory", KernelBuildError, True),
 )
