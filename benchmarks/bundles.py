@@ -124,7 +124,7 @@ def main() -> None:
                 rows.append(row(label, m, rank, names))
                 shown = "  ".join(f"{name} {rows[-1].get(name)}" for name in ("concatenated", *names))
                 print(label, m, rank, shown, rows[-1].get("schedule"), rows[-1].get("fusioncc_error"), flush=True)
-                body = {**facts("python benchmarks/bundles.py"), "unit": "us", "columns": names, "rows": rows}
+                body = {**facts(), "unit": "us", "columns": names, "rows": rows}
                 Path(arguments.out).write_text(json.dumps(body, indent=1) + "\n")
 
 

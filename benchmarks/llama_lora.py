@@ -100,7 +100,7 @@ def main() -> None:
             row[f"{name}_overhead_percent"] = round(100 * (row[f"lora_{name}"] / row["base_compile"] - 1), 1)
         print(json.dumps(row), flush=True)
         body = {
-            **facts("python benchmarks/llama_lora.py"),
+            **facts(),
             "unit": "ms",
             "layers": arguments.layers,
             "rank": arguments.rank,

@@ -122,8 +122,7 @@ def main() -> None:
             rows[-1].get("fusioncc_error"),
             flush=True,
         )
-        command = "python benchmarks/lora_linear.py"
-        body = {**facts(command), "unit": "us", "columns": names, "rows": rows}
+        body = {**facts(), "unit": "us", "columns": names, "rows": rows}
         Path(arguments.out).write_text(json.dumps(body, indent=1) + "\n")
 
 

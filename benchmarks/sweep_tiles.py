@@ -200,9 +200,7 @@ def main() -> None:
         count = len(work[shape])
         rows += measure(shape, work[shape], built[at : at + count], arguments.limit)
         at += count
-        Path(arguments.out).write_text(
-            json.dumps({**facts("python benchmarks/sweep_tiles.py"), "rows": rows}, indent=0)
-        )
+        Path(arguments.out).write_text(json.dumps({**facts(), "rows": rows}, indent=0))
         summary(rows, shape)
 
 

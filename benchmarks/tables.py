@@ -72,6 +72,18 @@ COLUMNS: dict[str, dict[str, Callable[[Row], str]]] = {
         ),
     },
 }
+COLUMNS["bundles"] = {
+    "bundle": plain("bundle"),
+    "M": plain("m"),
+    "rank": plain("rank"),
+    "one GEMM, no adapters": measured("concatenated"),
+    "eager": measured("eager"),
+    "torch.compile": measured("compile"),
+    "fusioncc": measured("fusioncc"),
+    "schedule": plain("schedule"),
+    "of the one GEMM": ratio("fusioncc", "concatenated"),
+    "to torch.compile": change("fusioncc", "compile"),
+}
 COLUMNS["llama_lora_fp32"] = COLUMNS["llama_lora"]
 
 

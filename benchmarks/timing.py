@@ -3,7 +3,9 @@
 import datetime
 import statistics
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,7 +48,16 @@ def graph_us(calls: Sequence[Callable[[], Any]], target_ms: float = 60.0, rounds
     return statistics.median(samples), (samples[-1 - quarter] - samples[quarter]) / 2
 
 
-def facts(command: str) -> dict[str, str]:
+def command() -> str:
+    """The command line of this run, less the name of the result file."""
+    script, *arguments = sys.argv
+    if "--out" in arguments:
+        at = arguments.index("--out")
+        del arguments[at : at + 2]
+    return " ".join(["python", f"benchmarks/{Path(script).name}", *arguments])
+
+
+def facts() -> dict[str, str]:
     """Card, driver, versions, date and the command: what a result file begins with."""
     import triton
 
@@ -58,5 +69,5 @@ def facts(command: str) -> dict[str, str]:
         "torch": torch.__version__,
         "triton": triton.__version__,
         "date": datetime.date.today().isoformat(),
-        "command": command,
+        "command": command(),
     }
