@@ -26,7 +26,8 @@ sweep."""
 
 EXPOSED_LOAD_US = 0.5
 """Time that each K step of an inline tile waits for A where the warp-level MMA of Hopper keeps that load out of the
-pipeline, us. Fitted on the sweep: 64 rows, 32-row tiles, inline against split main."""
+pipeline, us. Fitted on the sweep: 64 rows, 32-row tiles, inline against split main. A tf32 tile waits likewise for the
+operands it rounds (measured at 16 rows, K = N = 4096: 41 us where 28 were predicted without)."""
 
 JOIN_US = 7.0
 """Reading the partial sums and B and opening the accumulator before the K loop can start, us, once for each program
@@ -89,5 +90,10 @@ VENDOR_SPLITS = (1, 2, 4, 8)
 GROUP_M_VENDOR = 8
 """Row blocks that a vendor kernel is assumed to walk together for L2 reuse."""
 
-FMA_RATE = 0.6
-"""Fraction of the fp32 rate that an emitted dot without tensor cores (ieee) reaches. Assumed."""
+FMA_RATE = 0.1
+"""Fraction of the fp32 rate that an emitted dot without tensor cores (ieee, compensated) reaches. Measured with
+K = N = 4096: 0.15 at 2048 rows, 0.05 at 16 (5 and 3 times the vendor GEMM's time)."""
+
+TF32_RATE = 0.3
+"""Factor on the MMA rate of an emitted tf32 tile, whose operands pass through registers to be rounded. Measured with
+K = N = 4096 at 64 and 512 rows: 42 us where rounding alone was free 25.7 were predicted, 117 against 66."""

@@ -4,9 +4,10 @@ Traffic, time, launches and peak memory are all read off this list. A new kind o
 ``BUILDERS``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import groupby
 from typing import Literal
 
 from fusioncc.group import DTYPE_BYTES, Branch, Group, Member, Operand
@@ -57,6 +58,13 @@ class Launch:
     ranks: tuple[LowRank, ...] = ()
     slices: int = 1
     """Slices of partial sums that a ``join`` adds."""
+    bundled: tuple["Launch", ...] = ()
+    """The main members of a bundle, each as its own launch would be; empty for a single one."""
+
+    @property
+    def parts(self) -> tuple["Launch", ...]:
+        """The launches that run in this one's grid: those bundled, or itself."""
+        return self.bundled or (self,)
 
 
 def unit_of(dtype: str, precision: str) -> Unit | None:
@@ -81,7 +89,7 @@ def with_pool(launch: Launch, pool: Pool) -> Launch:
     """The same launch with another pool; partial sums grow with its K split."""
     assert launch.pool is not None
     if pool.k_split == launch.pool.k_split:
-        return replace(launch, pool=pool)
+        return replace(launch, pool=pool, bundled=tuple(replace(part, pool=pool) for part in launch.bundled))
     before = launch.pool.k_split
     writes = tuple(
         replace(t, bytes=t.bytes // before * pool.k_split) if t.kind == "intermediate" else t for t in launch.writes
@@ -168,11 +176,17 @@ def _library(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
 
 
 def _main_tiles(
-    group: Group, pool: Pool, body: Literal["inline", "join"], tier: str, downs: dict[int, Tensor], slices: int
+    group: Group,
+    pool: Pool,
+    main: int,
+    body: Literal["inline", "join"],
+    tier: str,
+    downs: dict[int, Tensor],
+    slices: int,
 ) -> Launch:
     """The launch of one main member with its branches: A is read inline, or the partial sums of the downs are."""
-    main = pool.members[0]
     member, branches = group.members[main], group.branches_of(main)
+    body = body if branches else "inline"
     reads = [_x(group), *_operands(f"w{main}", member.weight, member.bias)]
     writes = [_result(group, main)]
     for branch in branches:
@@ -190,7 +204,7 @@ def _main_tiles(
         m=member.m,
         n=member.n,
         k=member.k,
-        unit=unit_of(group.lhs.dtype, group.fp32_precision),
+        unit=unit_of(max(group.lhs.dtype, member.weight.dtype, key=DTYPE_BYTES.__getitem__), group.fp32_precision),
         x_element=DTYPE_BYTES[group.lhs.dtype],
         w_element=DTYPE_BYTES[member.weight.dtype],
         out_element=DTYPE_BYTES[group.output_of(main).dtype],
@@ -198,6 +212,16 @@ def _main_tiles(
         ranks=tuple(low_rank(group, branch, tier) for branch in branches),
         slices=slices if body == "join" else 1,
     )
+
+
+def bundle(parts: Sequence[Launch]) -> Launch:
+    """One launch for all the parts: what several of them read is read once."""
+    if len(parts) == 1:
+        return parts[0]
+    reads = tuple(dict.fromkeys(tensor for part in parts for tensor in part.reads))
+    writes = tuple(tensor for part in parts for tensor in part.writes)
+    widest = max(part.n for part in parts)
+    return replace(parts[0], reads=reads, writes=writes, n=widest, bundled=tuple(parts))
 
 
 def down_launch(group: Group, pool: Pool, tier: str) -> Launch:
@@ -230,19 +254,25 @@ def _emitted(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
     made: list[Launch] = []
     downs: dict[int, Tensor] = {}
     slices = 1
-    for pool in sorted(schedule.pools, key=lambda pool: pool.launch):
-        if pool.role == "down":
-            launch = down_launch(group, pool, tier)
+    for _, together in groupby(sorted(schedule.pools, key=_launch_of), key=_launch_of):
+        pools = tuple(together)
+        if pools[0].role == "down":
+            launch = down_launch(group, pools[0], tier)
             partial = {tensor.name: tensor for tensor in launch.writes}
-            downs |= {down: partial[f"p{down}"] for down in pool.members}
-            slices = max(slices, pool.k_split)
+            downs |= {down: partial[f"p{down}"] for down in pools[0].members}
+            slices = max(slices, pools[0].k_split)
         else:
-            launch = _main_tiles(group, pool, body, tier, downs, slices)
+            mains = [(pool, main) for pool in pools for main in pool.members]
+            launch = bundle([_main_tiles(group, pool, main, body, tier, downs, slices) for pool, main in mains])
         made.append(launch)
     covered = {main for pool in schedule.pools if pool.role == "main" for main in pool.members}
     rest = [main for main in group.mains if main not in covered]
     casts: dict[str, Tensor] = {}
     return tuple(made) + tuple(launch for main in rest for launch in _library_main(group, main, casts))
+
+
+def _launch_of(pool: Pool) -> int:
+    return pool.launch
 
 
 BUILDERS: dict[str, Callable[[Group, Schedule, str], tuple[Launch, ...]]] = {

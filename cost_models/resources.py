@@ -18,7 +18,11 @@ BARRIER_BYTES = 32
 """Barriers of a pipeline through TMA, as Triton 3.7 lays them out."""
 MMA_BARRIER_BYTES = 16
 """Barrier of each asynchronous MMA of a loop at capability 100, likewise."""
+BUNDLE_BYTES = 1024
+"""What a bundle through TMA needs beside its largest part: parts lie in one memory, but not byte for byte. Likewise."""
 MAX_REGISTERS = 255
+UNIT_REGISTERS = 6
+"""Registers for each accumulator of a compensated product. At 4, tiles of 32x64 with a padded rank of 64 spilled."""
 
 
 def warp_group_mma(launch: Launch, device: Device) -> bool:
@@ -35,13 +39,19 @@ def columns(launch: Launch) -> int:
 
 
 def accumulators(launch: Launch) -> float:
-    """fp32 accumulator elements that one thread holds."""
+    """fp32 accumulator elements that one thread holds, in the largest part of a bundle."""
+    return max(_accumulators(part) for part in launch.parts)
+
+
+def _accumulators(launch: Launch) -> float:
+    """fp32 accumulator elements that one thread holds. A compensated sum (ieee) also holds what it lost and its next
+    step, and the operands of a product without tensor cores lie in registers."""
     assert launch.pool is not None
     tile = launch.pool.tile
     width = 0 if launch.body == "down" else tile.block_n
     if launch.body in ("inline", "down"):
         width += sum(rank.padded for rank in launch.ranks)
-    return tile.block_m * width / (32 * tile.num_warps)
+    return tile.block_m * width * (UNIT_REGISTERS if launch.unit == "fp32" else 1) / (32 * tile.num_warps)
 
 
 def step_bytes(launch: Launch, rows: int | None = None) -> int:
@@ -54,12 +64,16 @@ def step_bytes(launch: Launch, rows: int | None = None) -> int:
 
 
 def shared_bytes(launch: Launch, device: Device) -> int:
-    """Upper bound of the shared memory of one program.
+    """Upper bound of the shared memory of one program: of the largest part of a bundle, since they use one memory."""
+    most = max(_shared_bytes(part, device) for part in launch.parts)
+    return most + (BUNDLE_BYTES if launch.bundled and launch.parts[0].pool and launch.parts[0].pool.tile.tma else 0)
 
-    The loop holds its operand tiles once for each stage (one stage less before Hopper), the 16-bit pieces of fp32
-    adapters, and what a ``join`` read before it. Staging the output tile comes after, in the same memory, but beside
-    it in a persistent kernel. Exact for kernels that Triton 3.7 compiled for capability 90, with 16-bit operands and 64
-    rows or more.
+
+def _shared_bytes(launch: Launch, device: Device) -> int:
+    """Of one part. The loop holds its operand tiles once for each stage (one stage less before Hopper), the 16-bit
+    pieces of fp32 adapters, and what a ``join`` read before it. Staging the output tile comes after, in the same
+    memory, but beside it in a persistent kernel. Exact for kernels that Triton 3.7 compiled for capability 90, with
+    16-bit operands and 64 rows or more.
     """
     assert launch.pool is not None
     tile = launch.pool.tile
@@ -88,6 +102,10 @@ def _joined_bytes(launch: Launch) -> int:
 
 def occupancy(launch: Launch, device: Device) -> int:
     """Programs resident on one multiprocessor; 0 when one does not fit."""
+    return min(_occupancy(part, device) for part in launch.parts)
+
+
+def _occupancy(launch: Launch, device: Device) -> int:
     assert launch.pool is not None
     threads = 32 * launch.pool.tile.num_warps
     overhead = OVERHEAD_REGISTERS[warp_group_mma(launch, device)]

@@ -1,5 +1,6 @@
 """Time of an emitted grid: tile counts, waves, tail, and a K loop between MMA, L2, memory and latency."""
 
+from dataclasses import dataclass
 from math import ceil, hypot
 
 from fusioncc.cost_models import constants as c
@@ -30,7 +31,8 @@ def mma_fraction(launch: Launch, device: Device) -> float:
     """MMA rate of the tiles of an emitted launch over the device's."""
     if launch.unit == "fp32":
         return c.FMA_RATE
-    return c.EMITTED_MMA * (c.NO_WGMMA if _warp_level_hopper(launch, device) else 1.0)
+    rounding = c.TF32_RATE if launch.unit == "tf32" else 1.0
+    return c.EMITTED_MMA * rounding * (c.NO_WGMMA if _warp_level_hopper(launch, device) else 1.0)
 
 
 def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | None:
@@ -43,21 +45,21 @@ def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | No
     """
     assert launch.pool is not None
     fitting = occupancy(launch, device)
-    if launch.unit is None or fitting == 0:
+    if fitting == 0 or any(part.unit is None for part in launch.parts):
         return None
-    resident = 1 if launch.pool.workers else fitting
-    tile, down = launch.pool.tile, launch.body == "down"
-    slices = launch.pool.k_split if down else 1
-    tiles = ceil(launch.m / tile.block_m) * (slices if down else ceil(launch.n / tile.block_n))
-    steps = ceil(ceil(launch.k / slices) / tile.block_k)
-    spread = tiles / min(launch.pool.workers or device.multiprocessors, device.multiprocessors)
+    workers, pool = launch.pool.workers, launch.pool
+    resident = 1 if workers else fitting
+    grids = [_grid(part, device) for part in launch.parts]
+    tiles = sum(grid.tiles for grid in grids)
+    spread = tiles / min(workers or device.multiprocessors, device.multiprocessors)
 
-    dram = (moved := traffic(launch, warm, device, tile.block_m, launch.pool.group_m)).dram_us(device)
-    tile_l2, tile_mma = _l2_us(launch, steps, device), _mma_us(launch, steps, device)
+    dram = (moved := traffic(launch, warm, device, pool.tile.block_m, pool.group_m)).dram_us(device)
+    tile_l2 = sum(grid.tiles * grid.l2 for grid in grids) / tiles
+    tile_mma = sum(grid.tiles * grid.mma for grid in grids) / tiles
     fluid = max(dram, spread * tile_l2, spread * tile_mma)
     busy = (dram, ceil(spread) * tile_l2, ceil(spread) * tile_mma)
-    chain = ceil(spread / resident) * _chain_us(launch, steps, device)
-    join = c.SLICE_US * launch.slices if launch.body == "join" else 0.0
+    chain = ceil(spread / resident) * max(grid.chain for grid in grids)
+    join = max(c.SLICE_US * part.slices if part.body == "join" else 0.0 for part in launch.parts)
     return Cost(
         dram=dram,
         l2=spread * tile_l2,
@@ -69,6 +71,26 @@ def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | No
         tiles=tiles,
         waves=spread / resident,
     )
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """The tiles of one part: how many, and the time of one of them through the L2 port, on the arithmetic units and
+    along its chain of loads, us."""
+
+    tiles: int
+    l2: float
+    mma: float
+    chain: float
+
+
+def _grid(part: Launch, device: Device) -> _Grid:
+    assert part.pool is not None
+    tile, down = part.pool.tile, part.body == "down"
+    slices = part.pool.k_split if down else 1
+    steps = ceil(ceil(part.k / slices) / tile.block_k)
+    tiles = tile_count(part.m, tile.block_n if down else part.n, tile.block_m, tile.block_n, slices)
+    return _Grid(tiles, _l2_us(part, steps, device), _mma_us(part, steps, device), _chain_us(part, steps, device))
 
 
 def _warp_level_hopper(launch: Launch, device: Device) -> bool:
@@ -97,6 +119,6 @@ def _chain_us(launch: Launch, steps: int, device: Device) -> float:
     """Time of one program whose loads nobody else delays: opening the accumulator and the K loop, us."""
     assert launch.pool is not None
     step = c.LOAD_LATENCY_US / max(1, launch.pool.tile.num_stages - 1)
-    if launch.body == "inline" and _warp_level_hopper(launch, device):
+    if launch.unit == "tf32" or (launch.body == "inline" and _warp_level_hopper(launch, device)):
         step += c.EXPOSED_LOAD_US
     return steps * step + (c.JOIN_US if launch.body == "join" else 0.0)

@@ -1,6 +1,6 @@
 """Front doors for Python: ``optimize``, ``plan``, ``plan_of``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch.export import ExportedProgram
+from torch.utils._pytree import tree_leaves
 
 from fusioncc.backend import Request, registered
 from fusioncc.capture import capture
@@ -52,10 +53,12 @@ def optimize(
     Raises:
         OptionError: an unknown option or value.
         PlanError: the plan cannot be read.
-        CaptureError: ``model`` is nothing that can be compiled.
+        CaptureError: ``model`` is nothing that can be compiled, or cannot run: it is on the meta device and the inputs
+            are not.
     """
     chosen = Options.of(options)
-    _require_tuple(example_inputs)
+    if example_inputs is not None:
+        _require_inputs(example_inputs)
     if isinstance(model, ExportedProgram):
         model = model.module()
     if not callable(model):
@@ -63,6 +66,7 @@ def optimize(
     request: Any = Request(chosen, _read_plan(plan))
     compiled: Callable[..., Any] = torch.compile(model, backend=registered(), options=request)
     if example_inputs is not None:
+        _require_numbers(model, example_inputs)
         with torch.no_grad():
             compiled(*example_inputs)
     return compiled
@@ -85,9 +89,9 @@ def plan(
 
     Raises:
         OptionError: an unknown option, value or device.
-        CaptureError: the model cannot be captured.
+        CaptureError: the model cannot be captured, or the inputs are not in a tuple and a mapping.
     """
-    _require_tuple(example_inputs)
+    _require_inputs(example_inputs, kwargs)
     return draft(capture(model, example_inputs, kwargs).graph, _offline(device, options)).plan
 
 
@@ -99,7 +103,7 @@ def dump_data(
     **options: Any,
 ) -> Planned:
     """What ``fusioncc dump`` writes: arguments as for :func:`plan`."""
-    _require_tuple(example_inputs)
+    _require_inputs(example_inputs, kwargs)
     captured = capture(model, example_inputs, kwargs)
     before = readable(captured)
     drafted = draft(captured.graph, _offline(device, options))
@@ -113,9 +117,24 @@ def dump_data(
     return Planned(drafted.plan, before, readable(captured), tuple(modules.values()))
 
 
-def _require_tuple(example_inputs: Any) -> None:
-    if example_inputs is not None and not isinstance(example_inputs, tuple | list):
+def _require_inputs(example_inputs: Any, kwargs: Any = None) -> None:
+    """The containers of example inputs; a lone tensor is a frequent slip, and would be taken apart row by row."""
+    if not isinstance(example_inputs, tuple | list):
         raise CaptureError(f"example_inputs is a tuple of positional inputs, not a {type(example_inputs).__name__}")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise CaptureError(f"kwargs is a mapping of keyword inputs, not a {type(kwargs).__name__}")
+
+
+def _require_numbers(model: Any, example_inputs: Any) -> None:
+    """A model without weights cannot be run on real inputs; torch says so in a page."""
+    weights = (*model.named_parameters(), *model.named_buffers()) if isinstance(model, torch.nn.Module) else ()
+    empty = next((name for name, weight in weights if weight.is_meta), None)
+    inputs = [value for value in tree_leaves(example_inputs) if isinstance(value, torch.Tensor)]
+    if empty is not None and any(not value.is_meta for value in inputs):
+        raise CaptureError(
+            f"{empty} is on the meta device and holds no numbers, so the model cannot run: load its weights, or ask "
+            "fusioncc.plan for the plan alone"
+        )
 
 
 def _stand_in(name: str) -> Any:

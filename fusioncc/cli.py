@@ -1,29 +1,50 @@
 """The ``fusioncc`` command. A user's mistake is one line on stderr and exit code 2; ``--debug`` shows the traceback."""
 
+import io
 import logging
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 from rich.console import Console
 from rich.table import Table
 
 import fusioncc
 from fusioncc.config import Options
 from fusioncc.device import PROFILES
-from fusioncc.errors import FusionError, OptionError
+from fusioncc.errors import FusionError, OptionError, TargetError
 from fusioncc.report import render, summary
 
 if TYPE_CHECKING:
     from fusioncc.api import Planned
 
+UsageError: Any = typer.BadParameter.__base__
+"""What the parser raises for a wrong command line; typer names only the subclass, and newer ones do not use click."""
+
+
+class OneLineGroup(typer.core.TyperGroup):
+    """The commands; a wrong command line is one line as well. Without arguments the help is shown, as typer does it."""
+
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **more: Any) -> Any:
+        if not args:
+            return super().make_context(info_name, args, *rest, **more)
+        with one_line_usage():
+            return super().make_context(info_name, args, *rest, **more)
+
+    def invoke(self, ctx: Any) -> Any:
+        with one_line_usage():
+            return super().invoke(ctx)
+
+
 app = typer.Typer(
+    cls=OneLineGroup,
     help="Find GEMMs that share an input, decide how to fuse them, and say why. Needs no GPU.",
     no_args_is_help=True,
     add_completion=False,
@@ -36,7 +57,7 @@ ScheduleOption = Annotated[str | None, typer.Option(help="Force one kind of sche
 NumericsOption = Annotated[str | None, typer.Option(help="Ceiling for rounding: eager, fp32 or relaxed.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other option.")]
 TrustOption = Annotated[bool, typer.Option("--trust", help="Load a .pt2 archive although it can run code.")]
-DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and torch's own output.")]
 
 
 @app.command("plan")
@@ -52,7 +73,7 @@ def plan_command(
 ) -> None:
     """Print the decisions for TARGET: groups, schedules, estimates, and what was rejected and why."""
     with one_line_errors(debug):
-        planned = plan_target(target, device, settings_of(device, schedule, numerics, settings), trust)
+        planned = plan_target(target, device, settings_of(device, schedule, numerics, settings), trust, debug)
         text = planned.plan.to_json() if as_json else render(planned.plan)
         typer.echo(text, nl=False)
 
@@ -60,7 +81,7 @@ def plan_command(
 @app.command("dump")
 def dump_command(
     target: TargetArgument,
-    out: Annotated[Path, typer.Option(help="Folder to write into; made when it is missing.")],
+    out: Annotated[str, typer.Option(metavar="DIR", help="Folder to write into; made when it is missing.")],
     device: DeviceOption = "h200",
     schedule: ScheduleOption = None,
     numerics: NumericsOption = None,
@@ -70,10 +91,12 @@ def dump_command(
 ) -> None:
     """Write graphs, plan, decisions and the emitted kernels of TARGET into a folder."""
     with one_line_errors(debug):
+        if not out.strip():
+            raise TargetError("--out is empty; give the folder to write into ('.' for this one)")
         from fusioncc.dump import write
 
-        planned = plan_target(target, device, settings_of(device, schedule, numerics, settings), trust)
-        for path in write(planned, out):
+        planned = plan_target(target, device, settings_of(device, schedule, numerics, settings), trust, debug)
+        for path in write(planned, Path(out)):
             typer.echo(path)
         typer.echo(summary(planned.plan))
 
@@ -106,23 +129,25 @@ def print_version(given: bool) -> None:
         raise typer.Exit
 
 
-def plan_target(target: str, device: str, settings: dict[str, Any], trust: bool) -> "Planned":
+def plan_target(target: str, device: str, settings: dict[str, Any], trust: bool, debug: bool) -> "Planned":
     """Load TARGET and plan it. torch is imported here, so that help and errors in options answer at once."""
     from fusioncc.targets import load
 
     loaded = load(target, trust)
     from fusioncc.api import dump_data
 
-    return dump_data(loaded.model, loaded.args, device, loaded.kwargs, **settings)
+    with quiet_failure(debug):
+        return dump_data(loaded.model, loaded.args, device, loaded.kwargs, **settings)
 
 
 def settings_of(device: str, schedule: str | None, numerics: str | None, settings: list[str] | None) -> dict[str, Any]:
-    """The options that a command line sets, checked; the last setting of a name wins.
+    """The options that a command line sets, checked.
 
     Raises:
-        OptionError: not of the form NAME=VALUE, an unknown name, device, or value.
+        OptionError: not of the form NAME=VALUE, an unknown name, device, or value, or one name with two values.
     """
-    given: dict[str, Any] = {"schedule": schedule, "numerics": numerics}
+    named = {"schedule": schedule, "numerics": numerics}
+    given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     numbers = [field.name for field in fields(Options) if field.type is float]
     for setting in settings or []:
         name, equals, value = setting.partition("=")
@@ -131,10 +156,11 @@ def settings_of(device: str, schedule: str | None, numerics: str | None, setting
         if name in ("device", "inductor"):
             raise OptionError(f"--set cannot give {name!r}: --device names the device, Inductor is not part of a plan")
         try:
-            given[name] = float(value) if name in numbers else value
+            wanted = float(value) if name in numbers else value
         except ValueError:
             raise OptionError(f"{name}={value!r} is not a number") from None
-    given = {name: value for name, value in given.items() if value is not None}
+        if given.setdefault(name, wanted) != wanted:
+            raise OptionError(f"{name} is given twice, as {given[name]!r} and as {wanted!r}")
     Options.of(given, device=device)
     return given
 
@@ -147,8 +173,44 @@ def one_line_errors(debug: bool) -> Iterator[None]:
     except (FusionError, OSError) as error:
         if debug:
             raise
-        typer.echo(f"fusioncc: {' '.join(str(error).split())}", err=True)
+        say(str(error))
         raise typer.Exit(2) from error
+
+
+@contextmanager
+def one_line_usage() -> Iterator[None]:
+    """A command line that the parser refuses becomes one line on stderr and exit code 2."""
+    try:
+        yield
+    except UsageError as error:
+        say(f"{error.format_message().rstrip('.')} (--help shows what is valid)")
+        raise typer.Exit(2) from error
+
+
+@contextmanager
+def quiet_failure(debug: bool) -> Iterator[None]:
+    """What is written to stderr inside is kept for the end, and dropped when one of our errors says what failed.
+
+    torch prints half a graph before it raises; a model's own messages come through when all is well, or on ``debug``.
+    """
+    if debug:
+        yield
+        return
+    written, failed = io.StringIO(), False
+    try:
+        with redirect_stderr(written):
+            yield
+    except FusionError:
+        failed = True
+        raise
+    finally:
+        if not failed:
+            sys.stderr.write(written.getvalue())
+
+
+def say(message: str) -> None:
+    """One line on stderr."""
+    typer.echo(f"fusioncc: {' '.join(message.split())}", err=True)
 
 
 def report_bug(kind: type[BaseException], error: BaseException, _: TracebackType | None) -> None:

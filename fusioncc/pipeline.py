@@ -84,7 +84,4 @@ def _notes(groups: tuple[GroupPlan, ...], setting: Setting) -> tuple[str, ...]:
     notes = []
     if isinstance(setting.runnable, Rejected):
         notes.append(f"{setting.runnable.reason}; {setting.runnable.hint}".rstrip("; "))
-    several = [planned.name for planned in groups if len({b.main for b in planned.branches}) > 1 and planned.kernel]
-    if several:
-        notes.append(f"one launch for each main member in {', '.join(several)}: bundled schedules do not exist yet")
     return tuple(notes)

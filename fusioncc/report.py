@@ -148,9 +148,10 @@ def describe_pools(schedule: Schedule) -> str:
 
 
 def describe_pool(pool: Pool) -> str:
-    tile = pool.tile
+    tile, count = pool.tile, len(pool.members)
+    what = f"{count} mains in one launch" if pool.role == "main" and count > 1 else pool.role
     parts = [
-        f"{pool.role} {tile.block_m}x{tile.block_n}x{tile.block_k}, {tile.num_warps} warps, {tile.num_stages} stages",
+        f"{what} {tile.block_m}x{tile.block_n}x{tile.block_k}, {tile.num_warps} warps, {tile.num_stages} stages",
         "TMA" if tile.tma else "",
         "operands swapped" if tile.swap_operands else "",
         f"K in {pool.k_split} slices" if pool.k_split > 1 else "",

@@ -44,6 +44,8 @@ def attempt(
 def translated(what: str, action: Callable[[], T], kind: type[FusionError]) -> T:
     """``action()``; any failure but our own is raised again as ``kind`` with a one-line message.
 
+    So is an attempt to leave the process (``sys.exit``): a user's code is a guest here.
+
     Raises:
         FusionError: of class ``kind``, chained to the original.
     """
@@ -51,7 +53,7 @@ def translated(what: str, action: Callable[[], T], kind: type[FusionError]) -> T
         return action()
     except FusionError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise kind(f"{what}: {one_line(error)}") from error
 
 

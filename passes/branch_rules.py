@@ -6,6 +6,7 @@ refusal, so that the reason a user reads is the most basic one.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import fx
 
@@ -67,17 +68,27 @@ def _random_between(node: fx.Node, stop: fx.Node, limit: int = 12) -> fx.Node | 
 
 
 def low_rank(facts: BranchFacts) -> Decision:
-    """The rank is at most ``max_rank_fraction`` of N and of K."""
+    """The rank is smaller than N and K, and at most ``max_rank_fraction`` of both."""
     rank, k, n = facts.branch.down.n, facts.main.k, facts.main.n
-    limit = facts.max_rank_fraction * min(k, n) if isinstance(k, int) and isinstance(n, int) else 0
-    if isinstance(rank, int) and rank <= max(limit, 1):
+    if is_low_rank(rank, k, n, facts.max_rank_fraction):
         return Accepted("low_rank", (f"rank {rank}",))
+    if isinstance(rank, int) and isinstance(k, int) and isinstance(n, int) and rank >= min(k, n):
+        return Rejected(
+            "low_rank", facts.branch.down.node.name, f"rank {rank} is not smaller than both K={k} and N={n}"
+        )
     return Rejected(
         "low_rank",
         facts.branch.down.node.name,
         f"rank {rank} is more than {facts.max_rank_fraction:g} of K={k} or N={n}",
         "raise max_rank_fraction to treat it as a low-rank branch",
     )
+
+
+def is_low_rank(rank: Any, k: Any, n: Any, max_rank_fraction: float) -> bool:
+    """Whether a rank is small beside K and N; 1 always is, unless N or K is 1 itself."""
+    if not all(isinstance(size, int) for size in (rank, k, n)):
+        return False
+    return bool(rank < min(k, n) and rank <= max(max_rank_fraction * min(k, n), 1))
 
 
 def same_shape(facts: BranchFacts) -> Decision:
@@ -92,7 +103,7 @@ def same_shape(facts: BranchFacts) -> Decision:
     if any(not same_size(gemm.batch, 1) for gemm in (main, up, facts.branch.down)):
         return Rejected("same_shape", up.node.name, "batched products (batch > 1) are not joined yet")
     for node in sorted(facts.inner, key=lambda n: n.name):
-        value = tensor(node) if node.target is aten.add.Tensor else None
+        value = tensor(node) if node.target in (aten.add.Tensor, aten.sub.Tensor) else None
         if value is not None and not same_size(product(value.shape), main.m * main.n):
             return Rejected(
                 "same_shape",

@@ -5,6 +5,7 @@ ranking; after ``MAX_ATTEMPTS`` the group goes back to ``library``. Equal groups
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from types import ModuleType
 
 from fusioncc.autotune.choose import ranked_pools
@@ -18,7 +19,7 @@ from fusioncc.plan import GroupPlan
 from fusioncc.runtime.build import build
 from fusioncc.runtime.load import load
 from fusioncc.schedule import Schedule
-from fusioncc.seam import one_line, warn
+from fusioncc.seam import one_line, translated, warn
 
 MAX_ATTEMPTS = 6
 """Compilations of one module; each takes one to three seconds."""
@@ -61,7 +62,7 @@ def build_groups(groups: tuple[GroupPlan, ...], modules: dict[str, EmittedModule
         outcome = settled[planned.kernel]
         if isinstance(outcome, FusionError):
             if setting.options.on_error == "raise":
-                raise outcome
+                raise type(outcome)(f"{planned.name}: {outcome}") from outcome
             warn(f"{planned.name}: {one_line(outcome)}; the group is left as it was")
             rejections.append(Rejected("build", planned.name, str(outcome)))
             done.append(as_library(planned, "the kernel did not build"))
@@ -84,10 +85,8 @@ def _settle(planned: GroupPlan, setting: Setting) -> Schedule | FusionError:
     failure: FusionError | None = None
     for _ in range(MAX_ATTEMPTS):
         try:
-            emitted = _emitted(replace(planned, schedule=schedule))
-            module = load(emitted.name, emitted.source)
-            if compiled:
-                build(emitted, module, planned.m)
+            action = partial(_try, replace(planned, schedule=schedule), compiled)
+            translated("building its kernel failed", action, FusionError)
             return schedule
         except KernelBuildError as error:
             failure = failure or error
@@ -101,13 +100,21 @@ def _settle(planned: GroupPlan, setting: Setting) -> Schedule | FusionError:
     return failure
 
 
+def _try(planned: GroupPlan, compiled: bool) -> None:
+    """Load the module of a group's schedule, and compile it for the card where there is one."""
+    emitted = _emitted(planned)
+    module = load(emitted.name, emitted.source)
+    if compiled:
+        build(emitted, module, planned.m)
+
+
 def _emitted(planned: GroupPlan) -> EmittedModule:
     return emit(planned.group, planned.schedule, name=planned.kernel, tier=planned.tier, why=planned.why)
 
 
 def _next(planned: GroupPlan, schedule: Schedule, launch: int, setting: Setting) -> Schedule | None:
     """The schedule with the pool of ``launch`` replaced by the next best; None at the end of the ranking."""
-    ranking = ranked_pools(planned.group, setting.device, schedule.kind, planned.tier)[launch]
+    ranking = ranked_pools(planned.group, setting.device, schedule, planned.tier)[launch]
     at = ranking.index(schedule.pools[launch]) + 1
     if at >= len(ranking):
         return None

@@ -1,6 +1,7 @@
 """Emit groups: the Triton module of every group whose schedule has one; equal groups share a module's text and name."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from fusioncc.codegen import emit
@@ -9,7 +10,7 @@ from fusioncc.decision import Rejected
 from fusioncc.errors import EmissionError
 from fusioncc.passes.plan_groups import as_library
 from fusioncc.plan import GroupPlan
-from fusioncc.seam import warn
+from fusioncc.seam import translated, warn
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Emitted:
 
 
 def emit_groups(groups: tuple[GroupPlan, ...], on_error: str) -> Emitted:
-    """Emit every group; one whose schedule turns out to have no emitted form goes back to ``library``.
+    """Emit every group; one whose schedule has no emitted form, or whose emission fails, goes back to ``library``.
 
     Raises:
         EmissionError: that happened, and ``on_error`` is ``raise``.
@@ -37,10 +38,11 @@ def emit_groups(groups: tuple[GroupPlan, ...], on_error: str) -> Emitted:
         key = (planned.group.signature(), planned.schedule, planned.tier, planned.why)
         name = names.setdefault(key, _name(len(names), planned))
         try:
-            emitted = emit(planned.group, planned.schedule, name=name, tier=planned.tier, why=planned.why)
+            action = partial(emit, planned.group, planned.schedule, name=name, tier=planned.tier, why=planned.why)
+            emitted = translated("the emitter failed", action, EmissionError)
         except EmissionError as error:
             if on_error == "raise":
-                raise
+                raise EmissionError(f"{planned.name}: {error}") from error
             warn(f"{planned.name}: {error}; the group is left as it was")
             rejections.append(Rejected("emission", planned.name, str(error)))
             done.append(as_library(planned, "the schedule has no emitted form"))

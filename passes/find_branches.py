@@ -72,22 +72,19 @@ def find_branches(gemms: tuple[Gemm, ...]) -> dict[fx.Node, LowRank]:
     for up in gemms:
         source, on_down, inner = peel_scales(up.lhs)
         down = by_result.get(source)
-        if down is None or down is up or down.addend is not None or not _shrinks(down, up):
+        if down is None or down is up or down.addend is not None or not _fits(down, up):
             continue
-        sources = _sources(down.lhs)
+        sources = sources_of(down.lhs)
         branches[up.node] = LowRank(down, up, sources[-1].key, sources[-1].scale, on_down, inner, sources)
     return branches
 
 
-def _shrinks(down: Gemm, up: Gemm) -> bool:
-    """The middle dimension is smaller than both ends (a first sieve; the rule ``low_rank`` decides)."""
-    sizes = (down.k, down.n, up.k, up.n)
-    if not all(isinstance(size, int) for size in sizes) or not same_size(down.n, up.k):
-        return False
-    return int(down.n) < min(int(down.k), int(up.n))
+def _fits(down: Gemm, up: Gemm) -> bool:
+    """Sizes are known and the rank is one number; whether it is small is for the rule ``low_rank`` to say."""
+    return all(isinstance(size, int) for size in (down.k, down.n, up.k, up.n)) and same_size(down.n, up.k)
 
 
-def _sources(node: fx.Node) -> tuple[Source, ...]:
+def sources_of(node: fx.Node) -> tuple[Source, ...]:
     """What a down product's LHS is a scaled form of, nearest first.
 
     A value that was rounded on the way is no source: the main product would have to read it unrounded.

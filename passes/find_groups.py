@@ -7,7 +7,7 @@ is kept. Two or more products make a group.
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import fx
@@ -152,7 +152,7 @@ def _describe(name: str, lhs: fx.Node, regions: list[Region]) -> Group:
             branches.append(_branch(joined, at, len(members)))
             members += _low_rank_members(joined, rows)
     operand = Operand(lhs.name, (rows, k), strides, dtype_of(lhs), is_aligned(lhs))
-    return Group(name, operand, tuple(members), tuple(branches), tuple(outputs), size_symbol(main.m), fp32_precision())
+    return Group(name, operand, tuple(members), tuple(branches), tuple(outputs), size_symbol(main.m), _precision(main))
 
 
 def _member(role: Role, gemm: Gemm, rows: int, bias_scale: float = 1.0) -> Member:
@@ -193,7 +193,12 @@ def _branch(joined: Joined, main: int, at: int) -> Branch:
     return Branch(main, at, at + 1, scale, tensors, joined.saved)
 
 
-def fp32_precision() -> Any:
+def _precision(main: Gemm) -> Literal["ieee", "tf32"]:
+    """How fp32 products multiply; torch runs a single row as a matrix-vector product, which never rounds to tf32."""
+    return "ieee" if main.m == 1 else fp32_precision()
+
+
+def fp32_precision() -> Literal["ieee", "tf32"]:
     """torch's setting for float32 matrix products, as Triton's ``input_precision`` names it."""
     if torch.backends.cuda.matmul.fp32_precision == "tf32":
         return "tf32"

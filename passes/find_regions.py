@@ -24,6 +24,8 @@ from fusioncc.group import EMITTED_DTYPES
 from fusioncc.passes.branch_rules import BranchFacts, check_branch
 from fusioncc.passes.canonicalize import Gemm, product_nodes
 from fusioncc.passes.find_branches import LowRank, Scale, peel_scales
+from fusioncc.passes.find_near_misses import find_near_misses
+from fusioncc.passes.near_miss_rules import SUMS
 
 
 @dataclass(frozen=True)
@@ -50,25 +52,30 @@ def find_regions(
 ) -> tuple[tuple[Region, ...], tuple[Rejected, ...]]:
     """One region for each product that is no half of a branch joined elsewhere; and why branches were turned away."""
     taken: set[fx.Node] = set()
-    regions, rejections = [], []
+    grown: list[tuple[Region, dict[fx.Node, Rejected]]] = []
     halves = {node for branch in branches.values() for node in (branch.up.node, branch.down.node)}
     for main in sorted(gemms, key=lambda gemm: gemm.node in halves):
         if main.node in taken:
             continue
         region, refused = _grow(main, branches, taken, max_rank_fraction)
-        regions.append(region)
-        rejections += refused
+        grown.append((region, refused))
         taken |= {node for joined in region.branches for node in (joined.branch.up.node, joined.branch.down.node)}
-    kept = [region for region in regions if region.main.node not in taken]
-    return tuple(kept), tuple(dict.fromkeys(rejections))
+    kept = [(region, refused) for region, refused in grown if region.main.node not in taken]
+    rejections = [rejection for _, refused in kept for rejection in refused.values()]
+    settled = taken.union(*(refused for _, refused in kept))
+    joined = {region.main.node: region.inner for region, _ in kept if region.branches}
+    rejections += find_near_misses(gemms, settled, joined, max_rank_fraction)
+    return tuple(region for region, _ in kept), tuple(dict.fromkeys(rejections))
 
 
 def _grow(
     main: Gemm, branches: dict[fx.Node, LowRank], taken: set[fx.Node], max_rank_fraction: float
-) -> tuple[Region, list[Rejected]]:
+) -> tuple[Region, dict[fx.Node, Rejected]]:
+    """The region of ``main``, and by up product why a branch beside it is not part of it."""
     joined: list[Joined] = []
     inner: set[fx.Node] = product_nodes(main)
-    output, here, rejections = main.result, main.result, []
+    output = here = main.result
+    refused: dict[fx.Node, Rejected] = {}
     passed: list[fx.Node] = []
     while len(here.users) == 1:
         (user,) = here.users
@@ -89,15 +96,17 @@ def _grow(
             facts = BranchFacts(main, join.branch, join.on_up, region_nodes, downs, end, taken, max_rank_fraction)
             decision = check_branch(facts)
             if isinstance(decision, Rejected):
-                rejections.append(decision)
-        if rejections:
+                refused[join.branch.up.node] = decision
+        if refused:  # branches of one sum stay out together
+            reason = next(iter(refused.values()))
+            refused.update({join.branch.up.node: reason for join, _ in found if join.branch.up.node not in refused})
             break
         inner, passed = region_nodes, []
         joined += [join for join, _ in found]
         output = here = end
     output = _absorb_cast(output, inner) if joined else output
     joined = [replace(join, saved=_is_saved(join.branch, inner)) for join in joined]
-    return Region(main, tuple(joined), output, frozenset(inner)), rejections
+    return Region(main, tuple(joined), output, frozenset(inner)), refused
 
 
 def _end_of(user: fx.Node, branches: dict[fx.Node, LowRank]) -> fx.Node:
@@ -116,21 +125,29 @@ def _down_values(branch: LowRank) -> tuple[fx.Node, ...]:
 
 
 def _addends(user: fx.Node, here: fx.Node, branches: dict[fx.Node, LowRank]) -> Iterator[tuple[Joined, set[fx.Node]]]:
-    """Branches that ``user`` adds to ``here``, each with the nodes it covers; nothing when it adds anything else."""
+    """Branches that ``user`` adds to ``here`` (or subtracts), each with its nodes; nothing for any other sum."""
     if user in branches and branches[user].up.addend is here and branches[user].up.beta == 1:
         branch = branches[user]
         yield Joined(branch, Scale(branch.up.alpha)), _covered(branch)
         return
-    if user.target is not aten.add.Tensor or len(user.args) < 2:
+    factor = second_factor(user)
+    if factor is None:
         return
-    other = user.args[1] if user.args[0] is here else user.args[0]
-    alpha = user.kwargs.get("alpha", 1)
-    if not isinstance(other, fx.Node) or other is here or not isinstance(alpha, int | float):
+    first, second = user.args[:2]
+    if not isinstance(first, fx.Node) or not isinstance(second, fx.Node) or first is second:
         return
-    if alpha != 1 and user.args[0] is not here:
-        return
-    terms = _terms(other, Scale(float(alpha)), branches)
-    yield from terms or ()
+    if first is here:
+        yield from _terms(second, Scale(factor), branches) or ()
+    elif factor == 1:
+        yield from _terms(first, Scale(), branches) or ()
+
+
+def second_factor(node: fx.Node) -> float | None:
+    """What a sum multiplies its second addend by, -1 for a difference; None for anything but a sum of two."""
+    alpha = node.kwargs.get("alpha", 1)
+    if node.target not in SUMS or len(node.args) < 2 or not isinstance(alpha, int | float):
+        return None
+    return float(alpha) if node.target is aten.add.Tensor else -float(alpha)
 
 
 def _terms(node: fx.Node, scale: Scale, branches: dict[fx.Node, LowRank]) -> list[tuple[Joined, set[fx.Node]]] | None:
@@ -140,11 +157,12 @@ def _terms(node: fx.Node, scale: Scale, branches: dict[fx.Node, LowRank]) -> lis
     up = next((branch for branch in branches.values() if branch.up.result is source), None)
     if up is not None and up.up.addend is None:
         return [(Joined(up, scale.times(Scale(up.up.alpha))), _covered(up).union(passed))]
-    if source.target is not aten.add.Tensor or source.kwargs.get("alpha", 1) != 1:
+    second = second_factor(source)
+    if second is None:
         return None
     found: list[tuple[Joined, set[fx.Node]]] = []
-    for part in source.args[:2]:
-        terms = _terms(part, scale, branches) if isinstance(part, fx.Node) else None
+    for part, weight in zip(source.args[:2], (1.0, second), strict=True):
+        terms = _terms(part, scale.times(Scale(weight)), branches) if isinstance(part, fx.Node) else None
         if terms is None:
             return None
         found += [(join, nodes.union(passed, {source})) for join, nodes in terms]

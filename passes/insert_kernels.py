@@ -2,14 +2,16 @@
 
 ``visible``: every launch becomes a ``triton_kernel_wrapper_functional`` node over ``aten.empty`` buffers, which
 Inductor schedules as a user-defined Triton kernel (no opaque call, no clone). ``call``: one node that calls the
-module's own ``launch``. New nodes are made first and uses are replaced last, so that a failure leaves the graph as it
-was.
+module's own ``launch``. New nodes are made first, then uses are replaced; old nodes are erased last, so that a failure
+can put everything back.
 """
 
+import functools
 import operator
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -17,10 +19,12 @@ import torch
 from torch import fx
 
 from fusioncc.codegen.launch import Arg, Buffer, EmittedModule, KernelLaunch, M
+from fusioncc.errors import FusionError
 from fusioncc.graph import TORCH_DTYPES, aten, is_mutation, is_static, tensor
 from fusioncc.group import Group, Operand
 from fusioncc.runtime.build import tuned
 from fusioncc.runtime.interpreter import launcher
+from fusioncc.seam import translated
 
 
 @dataclass
@@ -43,19 +47,50 @@ class _Insertion:
 
 
 def insert_kernels(graph: fx.Graph, groups: list[tuple[Group, EmittedModule, ModuleType]], form: str) -> None:
-    """Replace the regions of ``groups`` in ``graph``, all or none; ``form`` is ``visible`` or ``call``."""
+    """Replace the regions of ``groups`` in ``graph``, all or none; ``form`` is ``visible`` or ``call``.
+
+    Raises:
+        FusionError: a kernel cannot be inserted (the group is named), or the result is no sound graph. The graph is as
+            it was.
+    """
     by_name = {node.name: node for node in graph.nodes}
     insertions = [_Insertion(graph, by_name) for _ in groups]
     with ExitStack() as undo:
         undo.callback(_erase_new, insertions)
         for insertion, (group, emitted, module) in zip(insertions, groups, strict=True):
-            _insert(insertion, group, emitted, module, form)
-        undo.pop_all()
-    for insertion in insertions:
-        for old, new in insertion.replaced:
+            action = functools.partial(_insert, insertion, group, emitted, module, form)
+            translated(f"inserting the kernel of {group.name} failed", action, FusionError)
+        replaced = [pair for insertion in insertions for pair in insertion.replaced]
+        undo.callback(_put_back, list(graph.nodes), _arguments([user for old, _ in replaced for user in old.users]))
+        for old, new in replaced:
             old.replace_all_uses_with(new)
+        names = ", ".join(group.name for group, _, _ in groups)
+        translated(f"the graph with the kernels of {names} is not sound", lambda: _make_sound(graph), FusionError)
+        undo.pop_all()
+    _erase_unused([old for old, _ in replaced])
+
+
+def _make_sound(graph: fx.Graph) -> None:
+    """Every node behind its inputs, as torch's own check wants it."""
     _restore_order(graph)
-    _erase_unused([old for insertion in insertions for old, _ in insertion.replaced])
+    graph.lint()
+
+
+_Arguments = dict[fx.Node, tuple[Any, Any]]
+
+
+def _arguments(users: list[fx.Node]) -> _Arguments:
+    """What each node takes now."""
+    return {user: (user.args, user.kwargs) for user in users}
+
+
+def _put_back(order: list[fx.Node], arguments: _Arguments) -> None:
+    """The nodes in their old order, with their old arguments."""
+    for node, following in pairwise(order):
+        if node.next is not following:
+            node.append(following)
+    for user, (args, kwargs) in arguments.items():
+        user.args, user.kwargs = args, kwargs
 
 
 def _erase_new(insertions: list[_Insertion]) -> None:
@@ -246,10 +281,20 @@ def _programs(insertion: _Insertion, launch: KernelLaunch, rows: Any, rows_node:
         return launch.programs(rows_node)
     if launch.workers is not None:
         return launch.workers
-    padded = insertion.call(operator.add, (rows_node, launch.block_m - 1), rows + launch.block_m - 1)
-    blocks = insertion.call(operator.floordiv, (padded, launch.block_m), (rows + launch.block_m - 1) // launch.block_m)
-    value = blocks.meta["val"] * launch.programs_per_row_block
-    return insertion.call(operator.mul, (blocks, launch.programs_per_row_block), value)
+    counts: dict[int, int] = {}
+    for blocks in launch.grid:
+        counts[blocks.block_m] = counts.get(blocks.block_m, 0) + blocks.count
+    first, *others = [_tiles(insertion, height, count, rows, rows_node) for height, count in counts.items()]
+    for other in others:
+        first = insertion.call(operator.add, (first, other), first.meta["val"] + other.meta["val"])
+    return first
+
+
+def _tiles(insertion: _Insertion, height: int, count: int, rows: Any, rows_node: fx.Node) -> fx.Node:
+    """Nodes that count the tiles for a symbolic M: ``count`` for each ``height`` rows."""
+    padded = insertion.call(operator.add, (rows_node, height - 1), rows + height - 1)
+    row_blocks = insertion.call(operator.floordiv, (padded, height), (rows + height - 1) // height)
+    return insertion.call(operator.mul, (row_blocks, count), row_blocks.meta["val"] * count)
 
 
 def _restore_order(graph: fx.Graph) -> None:

@@ -5,6 +5,7 @@ candidate with the lowest predicted time, a schedule forced by name, or the sche
 """
 
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 from fusioncc.autotune.choose import pick, rank
 from fusioncc.codegen import check
@@ -12,10 +13,11 @@ from fusioncc.config import Options
 from fusioncc.cost_models import footprint
 from fusioncc.decision import Decision, Rejected
 from fusioncc.device import Device
-from fusioncc.errors import EmissionError, IllegalScheduleError, PlanError
+from fusioncc.errors import EmissionError, FusionError, IllegalScheduleError, PlanError
 from fusioncc.group import Group
 from fusioncc.plan import GroupPlan, Plan
 from fusioncc.schedule import SCHEDULES, Candidate, Schedule
+from fusioncc.seam import translated
 
 LIBRARY = Schedule("library")
 TIERS = ("eager", "fp32", "relaxed")
@@ -38,22 +40,28 @@ def plan_groups(groups: tuple[Group, ...], setting: Setting) -> tuple[tuple[Grou
     Raises:
         IllegalScheduleError: a forced schedule is illegal and ``on_error="raise"``.
         PlanError: a schedule of the given plan is not legal for its group.
+        FusionError: planning a group failed in another way; the message names the group and the cause.
     """
     given = setting.given
     if given is not None and groups and [g.group.signature() for g in given.groups] != [g.signature() for g in groups]:
         raise PlanError("the groups of the plan are not those of this graph, in this order")
     planned, rejections = [], []
     for position, group in enumerate(groups):
-        candidates = _candidates(group, setting)
-        chosen, why, refused = _choose(group, candidates, setting, position)
+        action = partial(_plan, group, position, setting)
+        decided, refused = translated(f"planning {group.name} failed", action, FusionError)
+        planned.append(decided)
         rejections += refused
-        tier = (
-            tier_of(chosen, setting.options)
-            if given is None
-            else _tier_of_plan(chosen, given.groups[position], setting)
-        )
-        planned.append(_decided(group, chosen, why, candidates, tier, setting))
     return tuple(planned), tuple(rejections)
+
+
+def _plan(group: Group, position: int, setting: Setting) -> tuple[GroupPlan, list[Rejected]]:
+    candidates = _candidates(group, setting)
+    chosen, why, refused = _choose(group, candidates, setting, position)
+    if setting.given is None:
+        tier = tier_of(chosen, setting.options)
+    else:
+        tier = _tier_of_plan(chosen, setting.given.groups[position], setting)
+    return _decided(group, chosen, why, candidates, tier, setting), refused
 
 
 def as_library(planned: GroupPlan, why: str) -> GroupPlan:
@@ -82,12 +90,6 @@ def _blanket_refusal(group: Group, setting: Setting) -> str:
         return f"{setting.runnable.rule}: {setting.runnable.reason}"
     if setting.options.numerics == "eager":
         return "rounding_tier: fused kernels keep fp32 where eager rounds; numerics='eager' allows vendor GEMMs only"
-    products = {group.lhs.dtype, *(group.members[main].weight.dtype for main in group.mains)}
-    if "fp32" in products and group.fp32_precision == "ieee" and setting.options.numerics == "fp32":
-        return (
-            "rounding_tier: an emitted fp32 product adds its K terms in one chain, which is further from fp64 than the "
-            "vendor GEMM; numerics='relaxed' or torch.set_float32_matmul_precision('high') allows it"
-        )
     return ""
 
 

@@ -5,7 +5,6 @@ compiles kernels does so in a subprocess with ``compiler_environment``. Only ``-
 """
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,14 +37,3 @@ def compiler_environment() -> dict[str, str]:
     """Environment of a subprocess in which triton compiles, with this checkout importable."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     return {**environment, "PYTHONPATH": str(ROOT)}
-
-
-@pytest.fixture(scope="session", autouse=True)
-def tf32_products() -> Iterator[None]:
-    """Groups in fp32 are fused only where torch lets products round to tf32; on a CPU they stay fp32 all the same."""
-    import torch
-
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    yield
-    torch.set_float32_matmul_precision(before)

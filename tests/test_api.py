@@ -66,7 +66,13 @@ def test_running_a_model_on_the_meta_device_gives_no_numbers() -> None:
     assert out.device.type == "meta"
     (plan,) = fusioncc.plan_of(run)
     assert not any(group.insertion for group in plan.groups)
-    assert any("no emitted kernels for meta tensors" in note for note in plan.notes)
+    assert any("no emitted kernels for meta tensors" in note and "fusioncc.plan" in note for note in plan.notes)
+    assert all("\n" not in note for note in plan.notes)
+
+
+class Leaves(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise SystemExit(3)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +83,14 @@ def test_running_a_model_on_the_meta_device_gives_no_numbers() -> None:
         (lambda: fusioncc.optimize(Lora(), shedule="inline"), OptionError, "did you mean 'schedule'"),
         (lambda: fusioncc.plan(len, (rows(),)), CaptureError, "cannot capture a builtin_function_or_method"),
         (lambda: fusioncc.plan(Lora(), (torch.ones(4, 3),)), CaptureError, "cannot capture the model"),
+        (lambda: fusioncc.plan(Lora(), rows()), CaptureError, "a tuple of positional inputs, not a Tensor"),
+        (lambda: fusioncc.optimize(Lora(), rows()), CaptureError, "a tuple of positional inputs, not a Tensor"),
+        (lambda: fusioncc.plan(Lora(), {"x": rows()}), CaptureError, "a tuple of positional inputs, not a dict"),
+        (lambda: fusioncc.optimize(Lora(), "x"), CaptureError, "a tuple of positional inputs, not a str"),
+        (lambda: fusioncc.plan(Lora(), None), CaptureError, "a tuple of positional inputs, not a NoneType"),
+        (lambda: fusioncc.plan(Lora(), (), kwargs=[rows()]), CaptureError, "a mapping of keyword inputs, not a list"),
+        (lambda: fusioncc.optimize(Lora().to("meta"), (rows(),)), CaptureError, "w.weight is on the meta device"),
+        (lambda: fusioncc.plan(Leaves(), (rows(),)), CaptureError, "SystemExit: 3"),
         (lambda: fusioncc.optimize(3), CaptureError, "cannot compile a int"),
         (lambda: fusioncc.optimize(Lora(), plan="no/such/plan.json"), PlanError, "No such file"),
         (lambda: fusioncc.optimize(Lora(), plan="{"), PlanError, "not a plan"),
@@ -87,6 +101,13 @@ def test_bad_input_is_one_line(call: Any, error: type[Exception], message: str) 
     with pytest.raises(error, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_example_inputs_in_a_list_and_by_keyword_are_taken() -> None:
+    model = Lora()
+    plan = fusioncc.plan(model, (rows(),))
+    assert fusioncc.plan(model, [rows()]) == plan
+    assert fusioncc.plan(model, kwargs={"x": rows()}) == plan
 
 
 def test_a_model_that_raises_is_a_capture_error_in_one_line() -> None:

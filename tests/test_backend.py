@@ -208,7 +208,6 @@ STAGES = (
     "fusioncc.pipeline.find_groups",
     "fusioncc.passes.plan_groups.rank",
     "fusioncc.pipeline.emit_groups",
-    "fusioncc.passes.build_groups.load",
     "fusioncc.pipeline.insert_kernels",
     "fusioncc.passes.insert_kernels.launcher",
     "fusioncc.fusion_pass.device_of",
@@ -229,6 +228,8 @@ def test_a_failure_keeps_the_original_graph_and_warns_once(stage: str, monkeypat
     assert "injected" in ours[0]
     (plan,) = fusioncc.plan_of(run)
     assert "injected" in plan.fallback
+    if stage.startswith("fusioncc.passes."):  # what fails for one group names it
+        assert "g0" in ours[0] and "g0" in plan.fallback
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -238,7 +239,9 @@ def test_a_failure_is_raised_when_asked_for(stage: str, monkeypatch: pytest.Monk
         compiled(Lora())(rows())
 
 
-@pytest.mark.parametrize("error", [EmissionError("no import"), KernelBuildError("too much shared memory")])
+@pytest.mark.parametrize(
+    "error", [EmissionError("no import"), KeyError("a bug"), KernelBuildError("too much shared memory")]
+)
 def test_a_kernel_that_does_not_build_costs_only_its_group(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     if isinstance(error, KernelBuildError):
         monkeypatch.setattr("fusioncc.fusion_pass.runnable", lambda _: Accepted("runnable", ("cuda",)))

@@ -33,6 +33,19 @@ def on_meta():
     return factory("meta")
 def fails():
     raise RuntimeError("no weights here")
+def leaves():
+    raise SystemExit(3)
+def branches_on_data():
+    class Branches(torch.nn.Module):
+        def forward(self, x):
+            return x + 1 if x.sum() > 0 else x
+    return Branches(), (torch.zeros(2, 2),)
+def talks():
+    class Talks(LoRA):
+        def forward(self, x):
+            print("forward was here", file=__import__("sys").stderr)
+            return super().forward(x)
+    return Talks(), (torch.zeros(64, 256, dtype=torch.bfloat16),)
 def breaks():
     class Breaks(torch.nn.Module):
         def forward(self, x):
@@ -138,7 +151,26 @@ def test_a_dump_is_the_same_in_every_process_hash_seed_and_folder(
         (["plan", "model.py:factory", "--set", "max_rank=1"], "did you mean 'max_rank_fraction'?"),
         (["plan", "model.py:factory", "--set", "max_rank_fraction"], "is not of the form NAME=VALUE"),
         (["plan", "model.py:factory", "--set", "max_rank_fraction=x"], "is not a number"),
+        (["plan", "model.py:leaves"], "model.py:leaves failed: SystemExit: 3"),
+        (["plan", "model.py:branches_on_data"], "cannot capture the model: GuardOnDataDependentSymNode"),
+        (
+            ["plan", "model.py:factory", "--schedule", "inline", "--set", "schedule=split"],
+            "schedule is given twice, as 'inline' and as 'split'",
+        ),
+        (
+            ["plan", "model.py:factory", "--set", "numerics=fp32", "--set", "numerics=eager"],
+            "numerics is given twice, as 'fp32' and as 'eager'",
+        ),
         (["plan", "broken.pt2"], "is not a torch.export archive, or a truncated one"),
+        (["dump", "model.py:factory", "--out", ""], "--out is empty"),
+        (["plan"], "Missing argument"),
+        (["nonsense"], "No such command 'nonsense'"),
+        (["--nonsense"], "No such option"),
+        (["plan", "model.py:factory", "--nonsense"], "No such option"),
+        (["plan", "model.py:factory", "--schedule"], "requires an argument"),
+        (["plan", "model.py:factory", "--trust=3"], "does not take a value"),
+        (["plan", "model.py:factory", "another"], "another"),
+        (["dump", "model.py:factory"], "Missing option '--out'"),
         (["dump", "model.py:factory", "--out", "model.py"], "model.py is not a folder"),
         (["dump", "model.py:factory", "--out", "model.py/inside"], "Not a directory"),
     ],
@@ -195,6 +227,31 @@ def test_a_bug_is_one_line_and_exit_code_1(folder: Path) -> None:
     assert result.stderr == "fusioncc: internal error, KeyError: 'x' (--debug shows where)\n"
 
 
-def test_wrong_usage_is_exit_code_2(folder: Path) -> None:
-    assert run(folder, "plan").returncode == 2
-    assert run(folder, "nonsense").returncode == 2
+def test_wrong_usage_is_one_line_in_a_terminal_too(folder: Path) -> None:
+    result = run(folder, "plan", "--nonsense")
+    assert result.returncode == 2
+    assert result.stderr.startswith("fusioncc: No such option")
+    assert result.stderr.count("\n") == 1
+
+
+def test_without_arguments_the_help_is_shown(here: Callable[..., Result]) -> None:
+    result = here()
+    assert "Usage" in result.output
+    assert "devices" in result.output
+
+
+def test_one_value_given_twice_is_no_contradiction(here: Callable[..., Result]) -> None:
+    result = here("plan", "model.py:factory", "--json", "--schedule", "split", "--set", "schedule=split")
+    assert Plan.from_json(result.stdout).groups[0].schedule.kind == "split"
+
+
+def test_torchs_own_output_is_shown_on_debug_only(folder: Path) -> None:
+    result = run(folder, "plan", "model.py:branches_on_data", "--debug")
+    assert "torch.ops.aten.sum" in result.stderr
+    assert "Traceback" in result.stderr
+
+
+def test_a_models_own_messages_come_through(here: Callable[..., Result]) -> None:
+    result = here("plan", "model.py:talks")
+    assert result.exit_code == 0
+    assert "forward was here" in result.stderr

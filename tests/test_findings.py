@@ -47,6 +47,14 @@ def test_bias_of_linear_by_keyword() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["inline", "split"])
+def test_a_branch_that_is_subtracted(schedule: str) -> None:
+    module = Branch(lambda m, x: torch.sub(x @ m.w, (x @ m.a) @ m.b, alpha=3))
+    fused, eager, plans = results(module, torch.randn(8, 64), schedule=schedule)
+    assert plans[0].groups[0].schedule.kind == schedule
+    torch.testing.assert_close(fused, eager)
+
+
+@pytest.mark.parametrize("schedule", ["inline", "split"])
 def test_an_infinity_stays_one_with_a_padded_rank(schedule: str) -> None:
     x = torch.ones(8, 64)
     x[2, 3] = torch.inf

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusioncc.autotune import best, choose, knobs, pick, rank, schedules, spaces
-from fusioncc.autotune.kinds import BATCHED, KINDS, NO_BRANCH
+from fusioncc.autotune import best, choose, knobs, pick, rank, ranked_pools, spaces
+from fusioncc.autotune.kinds import BATCHED, KINDS, NO_BRANCH, bundles
 from fusioncc.cost_models import estimate
 from fusioncc.cost_models.resources import accumulators, shared_bytes
 from fusioncc.device import get_device
@@ -28,7 +28,8 @@ def test_every_kind_is_registered() -> None:
 @settings(max_examples=25, deadline=None)
 def test_legal_and_pruned_make_up_the_space(m: int, n: int, r: int, kind: str) -> None:
     group = lora(m, 1024, n, r)
-    for space, pools in zip(spaces(group, H200, kind), KINDS[kind].steps(group, H200), strict=True):
+    (steps,) = KINDS[kind].ways(group, H200)
+    for space, pools in zip(spaces(group, H200, kind, steps), steps, strict=True):
         assert space.enumerated == len(list(pools.pools())) == len(space.legal) + sum(space.pruned.values())
         for launch in space.legal:
             assert shared_bytes(launch, H200) <= H200.shared_bytes
@@ -36,10 +37,9 @@ def test_legal_and_pruned_make_up_the_space(m: int, n: int, r: int, kind: str) -
 
 
 def test_pruning_names_shared_memory_on_a_smaller_card() -> None:
-    small = get_device("rtx4090")
+    small, group = get_device("rtx4090"), lora(512, 4096, 4096, 16)
     (space,), (wide,) = (
-        spaces(lora(512, 4096, 4096, 16), small, "inline"),
-        spaces(lora(512, 4096, 4096, 16), H200, "inline"),
+        spaces(group, device, "inline", KINDS["inline"].ways(group, device)[0]) for device in (small, H200)
     )
     assert f"more than {small.shared_bytes} bytes of shared memory" in space.pruned
     assert len(space.legal) < len(wide.legal)
@@ -47,42 +47,46 @@ def test_pruning_names_shared_memory_on_a_smaller_card() -> None:
 
 def test_the_order_is_deterministic_and_starts_with_the_best() -> None:
     group = lora(64, 4096, 4096, 16)
-    first = schedules(group, H200, "inline")
-    choose._best.cache_clear()
-    assert schedules(group, H200, "inline") == first
-    assert len(set(first)) == len(first) > 50
-    times = [found.us for schedule in first if (found := estimate(group, schedule, H200))]
-    assert len(times) == len(first) and times == sorted(times)
+    found = best(group, H200, "inline")
+    assert found is not None
+    (pools,) = ranked_pools(group, H200, found[0])
+    choose._ranked_pools.cache_clear()
+    assert ranked_pools(group, H200, found[0]) == (pools,)
+    assert len(set(pools)) == len(pools) > 50
+    times = [each.us for pool in pools if (each := estimate(group, Schedule("inline", (pool,)), H200))]
+    assert len(times) == len(pools) and times == sorted(times)
+    assert found[0].pools == pools[:1]
 
 
 @pytest.mark.parametrize("kind", ["inline", "split"])
-def test_no_uniform_tile_beats_the_choice_for_unequal_members(kind: str) -> None:
-    group = bundle(64, 4096, (4096, 16), (1024, 16))
+def test_members_share_a_launch_where_that_is_predicted_to_win(kind: str) -> None:
+    group = bundle(64, 4096, (4096, 16), (1024, 16), (1024, 0))
     found = best(group, H200, kind)
     assert found is not None
-    q, kv = (pool for pool in found[0].pools if pool.role == "main")
-    for tile in knobs.main_tiles():
-        pools = tuple(replace(pool, tile=tile) if pool.role == "main" else pool for pool in found[0].pools)
-        uniform = estimate(group, Schedule(kind, pools), H200)
-        assert uniform is None or uniform.us >= found[1].us - 1e-9
-    assert (q.members, kv.members) == ((0,), (3,))
+    (pool,) = (pool for pool in found[0].pools if pool.role == "main")
+    assert pool.members == (0, 3, 6)
+    apart = [replace(pool, members=(main,), launch=pool.launch + at) for at, main in enumerate(pool.members[:2])]
+    downs = tuple(pool for pool in found[0].pools if pool.role == "down")
+    other = estimate(group, Schedule(kind, (*downs, *apart)), H200)
+    assert other is not None and other.us > found[1].us and other.launches == len(downs) + 3
+
+
+def test_ways_to_divide_the_mains() -> None:
+    assert bundles(bundle(64, 4096, (4096, 16))) == (((0,),),)
+    assert bundles(bundle(64, 4096, (4096, 16), (1024, 16))) == (((0, 3),), ((0,), (3,)))
+    assert bundles(bundle(64, 4096, (4096, 16), (1024, 0))) == (((0, 3),), ((0,),))
 
 
 def test_split_shares_one_pass_over_x_and_fills_the_card() -> None:
     found = best(bundle(64, 4096, (4096, 16), (1024, 16), (1024, 16)), H200, "split")
     assert found is not None
-    down, *mains = found[0].pools
-    assert down.members == (1, 4, 7) and down.k_split > 1 and found[0].launches == 1 + len(mains) == 4
+    down, main = found[0].pools
+    assert down.members == (1, 4, 7) and down.k_split > 1 and main.members == (0, 3, 6) and found[0].launches == 2
 
 
 def test_a_saved_down_product_is_not_split_along_k() -> None:
     found = best(bundle(64, 4096, (4096, 16), saved=True), H200, "split")
     assert found is not None and found[0].pools[0].k_split == 1
-
-
-def test_a_main_without_a_branch_gets_no_pool() -> None:
-    found = best(bundle(64, 4096, (4096, 16), (1024, 0)), H200, "inline")
-    assert found is not None and [pool.members for pool in found[0].pools] == [(0,)] and found[1].launches == 2
 
 
 def test_illegal_kinds_come_last_with_their_reason() -> None:

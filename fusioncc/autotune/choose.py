@@ -1,10 +1,9 @@
 """The model's choice: the best schedule of each kind, the kinds ranked, and the one to run.
 
-Costs add over launches, so each launch takes its best pool by itself; members of unequal N get tiles of their own.
+Costs add over launches, so each launch takes its best pool by itself.
 Everything is cached by the group's signature: identical layers are planned once.
 """
 
-from collections.abc import Iterator
 from functools import lru_cache
 
 from fusioncc.autotune.kinds import KINDS
@@ -49,38 +48,41 @@ def pick(candidates: tuple[Candidate, ...]) -> Candidate:
     return legal[0] if legal[0].predicted_us <= library.predicted_us * (1 - MIN_GAIN) else library
 
 
-def schedules(group: Group, device: Device, kind: str, tier: str = "fp32") -> tuple[Schedule, ...]:
-    """The model's best schedule of ``kind`` first, then each that differs from it in the pool of one launch, best
-    first.
-
-    As costs add over launches these hold the best of every combination. Empty when the kind is illegal.
-    """
-    found = best(group, device, kind, tier)
-    return () if found is None else tuple(_neighbours(found[0], ranked_pools(group, device, kind, tier)))
-
-
-def ranked_pools(group: Group, device: Device, kind: str, tier: str = "fp32") -> tuple[tuple[Pool, ...], ...]:
-    """For each launch of ``kind`` its legal pools, best first; empty when the kind is illegal."""
-    return _ranked_pools(group.signature(), device, kind, tier)
+def ranked_pools(group: Group, device: Device, schedule: Schedule, tier: str = "fp32") -> tuple[tuple[Pool, ...], ...]:
+    """For each launch of a schedule that was chosen here its legal pools, best first."""
+    launched = tuple(pool.members for pool in schedule.pools)
+    ways = KINDS[schedule.kind].ways(group.signature(), device)
+    way = next(at for at, steps in enumerate(ways) if tuple(step.members for step in steps) == launched)
+    return _ranked_pools(group.signature(), device, schedule.kind, way, tier)
 
 
 @lru_cache(maxsize=1024)
 def _best(group: Group, device: Device, kind: str, tier: str) -> tuple[Schedule, Estimate] | None:
-    ranked = _ranked_pools(group, device, kind, tier)
-    if KINDS[kind].illegal(group) or not all(ranked) or (KINDS[kind].steps(group, device) and not ranked):
+    if KINDS[kind].illegal(group):
         return None
-    schedule = Schedule(kind, tuple(pools[0] for pools in ranked))
-    predicted = estimate(group, schedule, device, tier)
-    return None if predicted is None else (schedule, predicted)
+    ways = range(len(KINDS[kind].ways(group, device)))
+    schedules = [Schedule(kind)] if not ways else []
+    for way in ways:
+        ranked = _ranked_pools(group, device, kind, way, tier)
+        if ranked:
+            schedules.append(Schedule(kind, tuple(pools[0] for pools in ranked)))
+    timed = [(schedule, cost) for schedule in schedules if (cost := estimate(group, schedule, device, tier))]
+    return min(timed, key=lambda each: each[1].us, default=None)
 
 
 @lru_cache(maxsize=1024)
-def _ranked_pools(group: Group, device: Device, kind: str, tier: str) -> tuple[tuple[Pool, ...], ...]:
-    found = tuple(spaces(group, device, kind, tier))
+def _ranked_pools(group: Group, device: Device, kind: str, way: int, tier: str) -> tuple[tuple[Pool, ...], ...]:
+    """Empty where a launch has no legal pool, or none that can be estimated."""
+    found = _spaces(group, device, kind, way, tier)
     if not all(space.legal for space in found):
         return ()
     warm = _warm(group, device, kind, found, tier)
-    return tuple(tuple(_ranked(space, names, device)) for space, names in zip(found, warm, strict=False))
+    ranked = tuple(tuple(_ranked(space, names, device)) for space, names in zip(found, warm, strict=False))
+    return ranked if all(ranked) else ()
+
+
+def _spaces(group: Group, device: Device, kind: str, way: int, tier: str) -> tuple[Space, ...]:
+    return spaces(group, device, kind, KINDS[kind].ways(group, device)[way], tier)
 
 
 def _warm(group: Group, device: Device, kind: str, found: tuple[Space, ...], tier: str) -> tuple[frozenset[str], ...]:
@@ -104,13 +106,6 @@ def _added_later(space: Space, launch: Launch) -> float:
     return 0.0 if launch.pool is None else SLICE_US * launch.pool.k_split * space.consumers
 
 
-def _neighbours(base: Schedule, ranked: tuple[tuple[Pool, ...], ...]) -> Iterator[Schedule]:
-    yield base
-    for index, pools in enumerate(ranked):
-        for pool in pools[1:]:
-            yield Schedule(base.kind, (*base.pools[:index], pool, *base.pools[index + 1 :]))
-
-
 @lru_cache(maxsize=1024)
 def _rank(group: Group, device: Device, kinds: tuple[str, ...], tier: str) -> tuple[Candidate, ...]:
     candidates = [_candidate(group, device, kind, tier) for kind in kinds]
@@ -128,12 +123,14 @@ def _candidate(group: Group, device: Device, kind: str, tier: str) -> Candidate:
     if found is not None:
         schedule, predicted = found
         return Candidate(kind, True, _summary(predicted), predicted.us, schedule, predicted)
-    unfit = next((space for space in spaces(group, device, kind, tier) if not space.legal), None)
+    ways = len(KINDS[kind].ways(group, device))
+    tried = [space for way in range(ways) for space in _spaces(group, device, kind, way, tier)]
+    unfit = next((space for space in tried if not space.legal), None)
     if unfit is not None:
         return Candidate(kind, False, unfit.why_empty())
     dtypes = ", ".join(dict.fromkeys(member.dtype for member in group.members))
     cannot = f"cannot be estimated: no rate known for products in {dtypes}"
-    return Candidate(kind, not KINDS[kind].steps(group, device), cannot, None, Schedule(kind))
+    return Candidate(kind, ways == 0, cannot, None, Schedule(kind))
 
 
 def _summary(predicted: Estimate) -> str:

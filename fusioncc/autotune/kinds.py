@@ -1,7 +1,8 @@
 """The kinds of schedule that can be planned: whether one is legal for a group, and what its launches may be.
 
 An emitted kind is a list of *steps*. A step is one launch with the pools it may take; costs add over steps, so each is
-chosen by itself and nothing is multiplied out. A new kind is one more entry of ``KINDS``.
+chosen by itself and nothing is multiplied out. Where main members may share a launch or not, each way is a list of its
+own. A new kind is one more entry of ``KINDS``.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,17 +32,19 @@ class Step:
 
 @dataclass(frozen=True)
 class Kind:
-    """``illegal(group)`` answers with a reason or an empty string; ``steps(group, device)`` with the launches, in
-    order."""
+    """``illegal(group)`` answers with a reason or an empty string; ``ways(group, device)`` with the launches, in order,
+    of each way to run the kind."""
 
     name: str
     illegal: Callable[[Group], str]
-    steps: Callable[[Group, Device], tuple[Step, ...]]
+    ways: Callable[[Group, Device], tuple[tuple[Step, ...], ...]]
 
 
-def joined_mains(group: Group) -> tuple[int, ...]:
-    """Main members with a branch; the others stay vendor GEMMs."""
-    return tuple(main for main in group.mains if group.branches_of(main))
+def bundles(group: Group) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Ways to divide the main members into launches: all in one, those with a branch in one, those one by one. What is
+    in no launch stays with the vendor library."""
+    joined = tuple(main for main in group.mains if group.branches_of(main))
+    return tuple(dict.fromkeys([(group.mains,), (joined,), tuple((main,) for main in joined)]))
 
 
 def _never(group: Group) -> str:
@@ -54,23 +57,35 @@ def _no_form(group: Group) -> str:
     return "" if group.branches else NO_BRANCH
 
 
-def _main_step(group: Group, main: int, launch: int, workers: int = 0) -> Step:
-    """The tiles of one main member; with ``workers``, also persistent TMA pools of that many programs."""
+def _main_step(mains: tuple[int, ...], launch: int, workers: int = 0) -> Step:
+    """The tiles of a bundle of main members; with ``workers``, also persistent TMA pools of that many programs."""
 
     def pools() -> Iterator[Pool]:
         for tile in knobs.main_tiles():
-            yield Pool("main", (main,), tile, launch)
+            yield Pool("main", mains, tile, launch)
         for tile in knobs.TMA_TILES if workers else ():
-            yield Pool("main", (main,), tile, launch, workers=workers)
+            yield Pool("main", mains, tile, launch, workers=workers)
 
-    return Step("main", (main,), pools)
-
-
-def _inline_steps(group: Group, device: Device) -> tuple[Step, ...]:
-    return tuple(_main_step(group, main, launch) for launch, main in enumerate(joined_mains(group)))
+    return Step("main", mains, pools)
 
 
-def _split_steps(group: Group, device: Device) -> tuple[Step, ...]:
+def _inline_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
+    return tuple(
+        tuple(_main_step(mains, launch) for launch, mains in enumerate(launches)) for launches in bundles(group)
+    )
+
+
+def _split_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
+    def way(launches: tuple[tuple[int, ...], ...]) -> tuple[Step, ...]:
+        mains = (
+            _main_step(mains, at, _tma_workers(group, mains, device)) for at, mains in enumerate(launches, start=1)
+        )
+        return (_down_step(group, consumers=len(launches)), *mains)
+
+    return tuple(way(launches) for launches in bundles(group))
+
+
+def _down_step(group: Group, consumers: int) -> Step:
     downs = tuple(branch.down for branch in group.branches)
     columns = max(padded_rank(group.members[down].n) for down in downs)
     saved = any(branch.saved for branch in group.branches)
@@ -80,16 +95,12 @@ def _split_steps(group: Group, device: Device) -> tuple[Step, ...]:
             for k_split in (1,) if saved else knobs.K_SPLIT:
                 yield Pool("down", downs, tile, 0, k_split=k_split)
 
-    mains = (
-        _main_step(group, main, launch, _tma_workers(group, main, device))
-        for launch, main in enumerate(joined_mains(group), start=1)
-    )
-    return (Step("down", downs, pools, consumers=len(joined_mains(group))), *mains)
+    return Step("down", downs, pools, consumers)
 
 
-def _tma_workers(group: Group, main: int, device: Device) -> int:
-    """Programs of a persistent pool, one a multiprocessor; 0 where the member has no TMA form on ``device``."""
-    tma = device.capability >= TMA_CAPABILITY and not refusal(group, main)
+def _tma_workers(group: Group, mains: tuple[int, ...], device: Device) -> int:
+    """Programs of a persistent pool, one a multiprocessor; 0 where a member has no TMA form on ``device``."""
+    tma = device.capability >= TMA_CAPABILITY and not any(refusal(group, main) for main in mains)
     return device.multiprocessors if tma else 0
 
 
@@ -97,7 +108,7 @@ KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
         Kind("library", _never, lambda group, device: ()),
-        Kind("split", _no_form, _split_steps),
-        Kind("inline", _no_form, _inline_steps),
+        Kind("split", _no_form, _split_ways),
+        Kind("inline", _no_form, _inline_ways),
     )
 }

@@ -6,7 +6,7 @@ from itertools import product
 from fusioncc.cost_models.launches import Launch
 from fusioncc.cost_models.resources import accumulators, shared_bytes
 from fusioncc.device import Device
-from fusioncc.schedule import TileConfig, mixes_mma
+from fusioncc.schedule import COMPENSATED_STEP, TileConfig, mixes_mma
 
 BLOCK_M = (16, 32, 64, 128, 256)
 BLOCK_N = (16, 32, 64, 128, 256)
@@ -61,6 +61,8 @@ def prune(launch: Launch, device: Device) -> str:
     assert launch.pool is not None
     if launch.body == "inline" and mixes_mma(launch.pool.tile):
         return "warp-group and warp-level MMA in one loop (wrong results with Triton 3.6)"
+    if launch.unit == "fp32" and launch.pool.tile.block_k > COMPENSATED_STEP:
+        return f"K steps of more than {COMPENSATED_STEP} in a compensated fp32 sum"
     most = MAX_ACCUMULATORS[device.capability >= 90]
     if accumulators(launch) > most:
         return f"more than {most} accumulators a thread"

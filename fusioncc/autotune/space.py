@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fusioncc.autotune import knobs
-from fusioncc.autotune.kinds import KINDS
+from fusioncc.autotune.kinds import Step
 from fusioncc.cost_models.launches import Launch, launches, with_pool
 from fusioncc.device import Device
 from fusioncc.group import Group
@@ -28,30 +28,24 @@ class Space:
         return f"no tile config fits: {count} of {self.enumerated} need {reason}"
 
 
-def spaces(group: Group, device: Device, kind: str, tier: str = "fp32") -> tuple[Space, ...]:
-    """One :class:`Space` for each emitted launch of ``kind``, in order; empty for kinds without emitted kernels.
-
-    Raises:
-        KeyError: no such kind.
-    """
-    if KINDS[kind].illegal(group):
-        return ()
-    steps = KINDS[kind].steps(group, device)
+def spaces(group: Group, device: Device, kind: str, steps: tuple[Step, ...], tier: str = "fp32") -> tuple[Space, ...]:
+    """One :class:`Space` for each of the ``steps`` of ``kind``, in order."""
     first = tuple(next(step.pools()) for step in steps)
     skeleton = launches(group, Schedule(kind, first), tier)
-    answer = []
-    for step, base in zip(steps, skeleton, strict=False):
-        pruned: Counter[str] = Counter()
-        legal = []
-        for pool in step.pools():
-            launch = with_pool(base, pool)
-            columns = pool.tile.block_n if step.role == "down" else launch.n
-            reason = knobs.oversized(pool.tile, launch.m, columns, -(-launch.k // pool.k_split)) or knobs.prune(
-                launch, device
-            )
-            if reason:
-                pruned[reason] += 1
-            else:
-                legal.append(launch)
-        answer.append(Space(tuple(legal), len(legal) + pruned.total(), dict(pruned), step.consumers))
-    return tuple(answer)
+    return tuple(_space(step, base, device) for step, base in zip(steps, skeleton, strict=False))
+
+
+def _space(step: Step, base: Launch, device: Device) -> Space:
+    pruned: Counter[str] = Counter()
+    legal = []
+    for pool in step.pools():
+        launch = with_pool(base, pool)
+        columns = pool.tile.block_n if step.role == "down" else launch.n
+        reason = knobs.oversized(pool.tile, launch.m, columns, -(-launch.k // pool.k_split)) or knobs.prune(
+            launch, device
+        )
+        if reason:
+            pruned[reason] += 1
+        else:
+            legal.append(launch)
+    return Space(tuple(legal), len(legal) + pruned.total(), dict(pruned), step.consumers)

@@ -1,4 +1,4 @@
-"""TMA form of a main tile: descriptors for X, W and the output, and the persistent loop over tiles around the kernel.
+"""TMA form of a main tile: descriptors for X, W and the output.
 
 A descriptor fills with zeros beyond the tensor when it loads and drops what lies beyond when it stores, so that a tile
 needs no masks. Descriptors are made once a program; programs therefore stay and walk over the tiles.
@@ -6,9 +6,9 @@ needs no masks. Descriptors are made once a program; programs therefore stay and
 
 from dataclasses import dataclass
 
-from fusioncc.codegen.kernel import ROWS, Param, Part, constant, part
-from fusioncc.codegen.tile import Axis, block_constants
-from fusioncc.schedule import Pool
+from fusioncc.codegen.kernel import Param, Part, part
+from fusioncc.codegen.launch import Arg
+from fusioncc.codegen.tile import Axis
 
 ALLOCATOR = '''def scratch(size, alignment, stream):
     """Memory for the descriptors that the kernels make."""
@@ -31,12 +31,14 @@ class DescriptorTile:
     contiguous: int
     stride: str
     params: tuple[Param, ...]
+    blocks: tuple[Param, ...]
+    """Constants that ``starts`` reads."""
 
     def declare(self) -> Part:
         """``name_desc``: made once, in front of the loop over tiles."""
         sizes, blocks = self._ordered(self.sizes), self._ordered(tuple(f"BLOCK_{letter}" for letter in self.letters))
         line = f"{self.name}_desc = tl.make_tensor_descriptor({self.name}_ptr, {sizes}, [{self.stride}, 1], {blocks})"
-        return part(line, params=self.params)
+        return part(line, params=(*self.params, *self.blocks))
 
     def setup(self) -> Part:
         return Part()
@@ -44,23 +46,21 @@ class DescriptorTile:
     def load(self) -> Part:
         """``name``: the tile's values, in the order of the mathematics."""
         turned = ".T" if self.contiguous == 0 else ""
-        return part(f"{self.name} = {self.name}_desc.load({self._ordered(self.starts)}){turned}", params=self.params)
+        line = f"{self.name} = {self.name}_desc.load({self._ordered(self.starts)}){turned}"
+        return part(line, params=(self._descriptor, *self.blocks))
 
     def advance(self, axis: Axis, step: str) -> Part:
         return Part()
 
     def store(self, value: str) -> Part:
         """Write the tile; rows and columns beyond the tensor are dropped."""
-        return part(f"{self.name}_desc.store({self._ordered(self.starts)}, {value})", params=self.params)
+        line = f"{self.name}_desc.store({self._ordered(self.starts)}, {value})"
+        return part(line, params=(self._descriptor, *self.blocks))
+
+    @property
+    def _descriptor(self) -> Param:
+        return Param(Arg(f"{self.name}_desc", "local"), "")
 
     def _ordered(self, pair: tuple[str, ...]) -> str:
         first, last = pair if self.contiguous == 1 else pair[::-1]
         return f"[{first}, {last}]"
-
-
-def persistent(pool: Pool, n_blocks: str, params: tuple[Param, ...], body: Part) -> Part:
-    """The loop in which a program walks over every ``WORKERS``-th tile."""
-    assert pool.workers is not None
-    workers = constant("WORKERS", pool.workers)
-    tiles = part(f"tiles = tl.cdiv(M, BLOCK_M) * {n_blocks}", params=(ROWS, *params, *block_constants(pool.tile, "M")))
-    return tiles + part("for tile in tl.range(tl.program_id(0), tiles, WORKERS):", params=(workers,)) + body.indented()

@@ -6,11 +6,11 @@ from fusioncc.codegen import inline, split
 from fusioncc.codegen.context import Context, mains_of
 from fusioncc.codegen.launch import Buffer, EmittedModule
 from fusioncc.codegen.module import Module
-from fusioncc.codegen.precision import TIERS
+from fusioncc.codegen.precision import TIERS, compensates
 from fusioncc.descriptors import refusal
 from fusioncc.errors import EmissionError
 from fusioncc.group import EMITTED_DTYPES, Group, Operand
-from fusioncc.schedule import Pool, Schedule, mixes_mma, padded_rank
+from fusioncc.schedule import COMPENSATED_STEP, Pool, Schedule, mixes_mma, padded_rank
 
 KINDS = {"inline": inline.kernels, "split": split.kernels}
 """Kinds of schedules that have an emitted form: a new kind is one more file with a ``kernels`` function."""
@@ -76,17 +76,13 @@ def _require_schedule(context: Context, schedule: Schedule) -> None:
     if not context.mains:
         raise EmissionError(f"schedule {schedule.kind!r} lists no main member of the group")
     roles = ("main",) if schedule.kind == "inline" else ("down", "main")
-    launched: set[int] = set()
     listed: set[int] = set()
     ready: set[int] = set()
     for position, pool in enumerate(schedule.pools):
-        _require_numbers(context, pool, position)
+        _require_numbers(context, pool)
         if pool.role not in roles:
             raise EmissionError(f"a {pool.role} pool has no emitted form in schedule {schedule.kind!r}")
-        if pool.launch in launched or (pool.role == "main" and len(pool.members) != 1):
-            raise EmissionError(
-                f"schedule {schedule.kind!r} is emitted with one launch a pool and one main member a main pool"
-            )
+        _require_launch(schedule.pools[:position], pool)
         _require_descriptors(context, schedule, pool)
         if schedule.kind == "inline" and mixes_mma(pool.tile):
             raise EmissionError("a swapped inline tile this wide would mix warp-group and warp-level MMA in one loop")
@@ -95,25 +91,28 @@ def _require_schedule(context: Context, schedule: Schedule) -> None:
         for size in (pool.tile.block_m, pool.tile.block_n, pool.tile.block_k):
             if size < 16 or size & (size - 1):
                 raise EmissionError(f"tile size {size} is not a power of two of at least 16")
+        members = tuple(context.member(index) for index in pool.members)
+        if pool.tile.block_k > COMPENSATED_STEP and compensates(context.group, members, context.tier):
+            raise EmissionError(f"a compensated fp32 sum takes K steps of at most {COMPENSATED_STEP}")
         if listed & {*pool.members}:
             raise EmissionError("a member is in one pool only")
         listed |= {*pool.members}
-        launched.add(pool.launch)
         if pool.role == "down":
             unused = [context.member(down).node for down in pool.members if down not in context.downs]
             if unused:
                 raise EmissionError(f"a down pool lists {', '.join(unused)}, which no main pool of the schedule joins")
             ready.update(pool.members)
             continue
-        missing = {branch.down for branch in context.group.branches_of(pool.members[0])} - ready
-        if schedule.kind == "split" and missing:
-            nodes = ", ".join(context.member(down).node for down in sorted(missing))
-            raise EmissionError(
-                f"no down pool before the main pool of {context.member(pool.members[0]).node} computes {nodes}"
-            )
+        for main in pool.members if schedule.kind == "split" else ():
+            missing = {branch.down for branch in context.group.branches_of(main)} - ready
+            if missing:
+                nodes = ", ".join(context.member(down).node for down in sorted(missing))
+                raise EmissionError(
+                    f"no down pool before the main pool of {context.member(main).node} computes {nodes}"
+                )
 
 
-def _require_numbers(context: Context, pool: Pool, position: int) -> None:
+def _require_numbers(context: Context, pool: Pool) -> None:
     """Everything a plan edited by hand may hold; a wrong number would write out of bounds or write nothing."""
     tile, members = pool.tile, context.group.members
     if min(pool.group_m, pool.k_split, tile.num_stages) < 1 or (pool.workers is not None and pool.workers < 1):
@@ -122,10 +121,21 @@ def _require_numbers(context: Context, pool: Pool, position: int) -> None:
         raise EmissionError("num_warps is a power of two up to 16, num_stages at most 8, k_split at most 64")
     if max(tile.block_m, tile.block_n, tile.block_k) > MAX_BLOCK:
         raise EmissionError(f"a block is at most {MAX_BLOCK} elements wide")
-    if pool.launch != position:
-        raise EmissionError("pools are listed in order of their launches, one launch a pool")
     if not pool.members or any(not 0 <= i < len(members) or members[i].role != pool.role for i in pool.members):
         raise EmissionError(f"a {pool.role} pool lists {pool.role} members by their index in the group")
+
+
+def _require_launch(before: tuple[Pool, ...], pool: Pool) -> None:
+    """Pools come in order of their launches; those of one launch are alike in all that a kernel fixes once."""
+    if pool.launch not in ((before[-1].launch, before[-1].launch + 1) if before else (0,)):
+        raise EmissionError("pools are listed in order of their launches, which count from 0")
+    if not before or before[-1].launch != pool.launch:
+        return
+    if pool.role == "down" or before[-1].role == "down":
+        raise EmissionError("a down pool has a launch of its own")
+    fixed = [(each.tile.num_warps, each.tile.num_stages, each.workers) for each in (before[-1], pool)]
+    if fixed[0] != fixed[1]:
+        raise EmissionError("pools of one launch have the same warps, stages and workers")
 
 
 def _require_descriptors(context: Context, schedule: Schedule, pool: Pool) -> None:
@@ -135,16 +145,16 @@ def _require_descriptors(context: Context, schedule: Schedule, pool: Pool) -> No
         return
     if pool.role != "main" or schedule.kind != "split" or pool.tile.swap_operands:
         raise EmissionError("TMA tiles are emitted for unswapped main pools of schedule 'split'")
-    reason = refusal(context.group, pool.members[0])
-    if reason:
-        raise EmissionError(reason)
+    for main in pool.members:
+        reason = refusal(context.group, main)
+        if reason:
+            raise EmissionError(reason)
 
 
 def _require_group(context: Context) -> None:
     group = context.group
-    for main in context.mains:
-        if not group.branches_of(main):
-            raise EmissionError(f"{context.member(main).node} has no low-rank branch: it stays with the vendor library")
+    if not context.branches:
+        raise EmissionError("no main member of the schedule has a low-rank branch: they stay with the vendor library")
     for operand in context.names():
         _require_operand(operand)
     if any(context.output(main).dtype not in EMITTED_DTYPES for main in context.mains):

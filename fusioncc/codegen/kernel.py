@@ -5,17 +5,19 @@ a kernel is the sum of its parts and its signature follows from them: nothing is
 """
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fusioncc.codegen.launch import Arg, Buffer, KernelLaunch
+from fusioncc.codegen.launch import Arg, Blocks, Buffer, KernelLaunch
 from fusioncc.codegen.lines import call, indented
 from fusioncc.group import Operand
 from fusioncc.schedule import TileConfig
 
-KINDS = ("operand", "buffer", "rows", "constexpr")
-"""Order of a signature: tensors that are read, tensors that are written, M, constants."""
-CONSTANTS = ("N", "K", r"R\d*", r"RP\d*", r".*_STRIDE.*", r".*SCALE\d*", "GROUP_M", "WORKERS", "K_.*", "BLOCK_.*")
-"""Order of the constants: sizes, strides, factors, tiling."""
+KINDS = ("local", "operand", "buffer", "rows", "constexpr")
+"""Order of a signature: what the caller defines, tensors that are read, tensors that are written, M, constants."""
+SIDES = ("BLOCK_M", "BLOCK_N", "BLOCK_K")
+CONSTANTS = ("N", "K", r"R\d*", r"RP\d*", r".*_STRIDE.*", r".*SCALE\d*", "GROUP_M", "WORKERS", "K_.*", *SIDES)
+"""Order of the constants: sizes, strides, factors, tiling. ``_0`` at the end of a name counts for nothing."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class Param:
     @property
     def place(self) -> tuple[int, int]:
         """Sort key of the signature."""
-        matches = (i for i, pattern in enumerate(CONSTANTS) if re.fullmatch(pattern, self.name))
+        name = re.sub(r"_\d+$", "", self.name)
+        matches = (i for i, pattern in enumerate(CONSTANTS) if re.fullmatch(pattern, name))
         return KINDS.index(self.arg.kind), next(matches) if self.arg.kind == "constexpr" else 0
 
     @property
@@ -42,6 +45,8 @@ class Param:
 
 
 ROWS = Param(Arg("M", "rows"), "m")
+TILE = Param(Arg("tile", "local"), "tile")
+"""The number of the tile that a body works on."""
 
 
 def pointer(name: str, operand: Operand, expression: str) -> Param:
@@ -84,56 +89,72 @@ def total(parts: "list[Part] | tuple[Part, ...]") -> Part:
     return sum(parts, Part())
 
 
+def signature(params: Iterable[Param], stem: str) -> tuple[Param, ...]:
+    """Every parameter once, in the order of a signature; equal values may come from different tensors."""
+    by_name: dict[str, Param] = {}
+    for param in params:
+        if by_name.setdefault(param.name, param).arg != param.arg:
+            raise ValueError(f"parameter {param.name} of a {stem} kernel has two meanings")
+    return tuple(sorted(by_name.values(), key=lambda param: param.place))
+
+
 @dataclass(frozen=True)
 class Kernel:
-    """One launch of one kernel, before its function has a name.
-
-    ``blocks`` is the number of programs for one block of rows, and ``blocks_expression`` the same as source in
-    ``launch()`` (empty for one).
-    """
+    """One launch of one kernel, before its function has a name."""
 
     stem: str
     body: Part
+    """The work of tile number ``tile``."""
     tile: TileConfig
-    blocks: int
-    blocks_expression: str
+    grid: tuple[Blocks, ...]
+    tiles: Part
+    """One line: the number of tiles, as source in the kernel."""
     helpers: tuple[str, ...] = ()
     """Source of the device functions that the body calls."""
     workers: int | None = None
     """Programs of a persistent kernel; None: one program a tile."""
+    prologue: Part = Part()
+    """What a program does once, before its tiles."""
+    number: int = 0
+    """Tells members of one kind apart in a bundle."""
+
+    @property
+    def whole(self) -> Part:
+        """The function's lines: one tile, or a loop in which the program walks over every ``WORKERS``-th tile."""
+        if self.workers is None:
+            number = part("tile = tl.program_id(0)") if TILE in self.body.params else Part()
+            return self.prologue + number + self.body
+        workers = constant("WORKERS", self.workers)
+        tiles = part(*(f"tiles = {line}" for line in self.tiles.lines), params=self.tiles.params)
+        loop = part("for tile in tl.range(tl.program_id(0), tiles, WORKERS):", params=(workers,))
+        return self.prologue + tiles + loop + self.body.indented()
 
     @property
     def params(self) -> tuple[Param, ...]:
-        """The signature: every parameter of the body once; equal values may come from different tensors."""
-        by_name: dict[str, Param] = {}
-        for param in self.body.params:
-            if by_name.setdefault(param.name, param).arg != param.arg:
-                raise ValueError(f"parameter {param.name} of a {self.stem} kernel has two meanings")
-        return tuple(sorted(by_name.values(), key=lambda param: param.place))
+        """The signature of the kernel."""
+        return tuple(param for param in signature(self.whole.params, self.stem) if param.arg.kind != "local")
 
     def source(self, name: str) -> tuple[str, ...]:
         """The function with this name."""
-        signature = indented(f"{param.declaration}," for param in self.params)
-        return ("@triton.jit", f"def {name}(", *signature, "):", *indented(self.body.lines))
+        return function(name, self.params, self.whole)
 
     def launch(self, name: str) -> KernelLaunch:
         """The launch as data."""
-        return KernelLaunch(
-            kernel=name,
-            args=tuple(param.arg for param in self.params),
-            block_m=self.tile.block_m,
-            programs_per_row_block=self.blocks,
-            num_warps=self.tile.num_warps,
-            num_stages=self.tile.num_stages,
-            workers=self.workers,
-        )
+        args = tuple(param.arg for param in self.params)
+        return KernelLaunch(name, args, self.grid, self.tile.num_warps, self.tile.num_stages, self.workers)
 
     def launch_source(self, name: str) -> tuple[str, ...]:
         """The launch as source."""
-        rows = f"triton.cdiv(m, {self.tile.block_m})"
-        grid = f"{rows} * {self.blocks_expression}" if self.blocks_expression else rows
-        if self.workers is not None:
-            grid = f"min({self.workers}, {grid})"
+        first, *others = (blocks.source for blocks in self.grid)
+        counted = (f"tiles = {first}", *(f"tiles += {other}" for other in others)) if others else ()
+        tiles = "tiles" if others else first
+        grid = tiles if self.workers is None else f"min({self.workers}, {tiles})"
         arguments = [f"{param.name}={param.expression}" for param in self.params]
         options = [f"num_warps={self.tile.num_warps}", f"num_stages={self.tile.num_stages}"]
-        return call(f"{name}[({grid},)]", [*arguments, *options])
+        return (*counted, *call(f"{name}[({grid},)]", [*arguments, *options]))
+
+
+def function(name: str, params: Sequence[Param], body: Part) -> tuple[str, ...]:
+    """A Triton function."""
+    declarations = indented(f"{param.declaration}," for param in params)
+    return ("@triton.jit", f"def {name}(", *declarations, "):", *indented(body.lines))

@@ -30,31 +30,53 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Arg:
-    """One kernel argument: an operand (tensor input), a buffer (by name), the number of rows, or a constexpr."""
+    """One kernel argument: an operand (tensor input), a buffer (by name), the number of rows, or a constexpr.
+
+    A ``local`` is none of a launch: the kernel defines it, and its device functions take it.
+    """
 
     name: str
-    kind: Literal["operand", "buffer", "rows", "constexpr"]
+    kind: Literal["local", "operand", "buffer", "rows", "constexpr"]
     operand: Operand | None = None
     value: int | float | bool | str | None = None
     """Name of the buffer, or the value of the constexpr."""
 
 
 @dataclass(frozen=True)
+class Blocks:
+    """Tiles of one height: ``count`` of them for each block of ``block_m`` rows."""
+
+    block_m: int
+    count: int
+    expression: str = ""
+    """``count`` as source in ``launch()``; empty for one."""
+
+    def tiles(self, m: int) -> int:
+        """Tiles for ``m`` rows."""
+        return -(-m // self.block_m) * self.count
+
+    @property
+    def source(self) -> str:
+        """Tiles for ``m`` rows, as source in ``launch()``."""
+        rows = f"triton.cdiv(m, {self.block_m})"
+        return f"{rows} * {self.expression}" if self.expression else rows
+
+
+@dataclass(frozen=True)
 class KernelLaunch:
-    """One launch on a one-dimensional grid: a program for each of ``ceil(M / block_m) * programs_per_row_block`` tiles,
-    or at most ``workers`` persistent programs."""
+    """One launch on a one-dimensional grid: a program for each tile of ``grid``, or at most ``workers`` persistent
+    programs."""
 
     kernel: str
     args: tuple[Arg, ...]
-    block_m: int
-    programs_per_row_block: int
+    grid: tuple[Blocks, ...]
     num_warps: int
     num_stages: int
     workers: int | None = None
 
     def programs(self, m: int) -> int:
         """Programs for ``m`` rows."""
-        tiles = -(-m // self.block_m) * self.programs_per_row_block
+        tiles = sum(blocks.tiles(m) for blocks in self.grid)
         return tiles if self.workers is None else min(tiles, self.workers)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fusioncc.codegen.context import Context
 from fusioncc.codegen.kernel import Param, Part, buffer_pointer, constant, part, total
 from fusioncc.codegen.launch import Buffer
-from fusioncc.codegen.precision import PIECES, dot, down_product, join_product
+from fusioncc.codegen.precision import Product, dot, down_product, join_product
 from fusioncc.codegen.tile import Axis, Tile, block_constants, masked
 from fusioncc.group import Branch, Member
 from fusioncc.schedule import TileConfig, padded_rank
@@ -55,8 +55,8 @@ class LowRank:
 
     @property
     def helpers(self) -> tuple[str, ...]:
-        """Device functions that the accumulation calls."""
-        return (PIECES,) if down_product(self.context.group, self.down.weight.dtype, self.context.tier).pieces else ()
+        """Device functions that the products of the branch call."""
+        return self._down_product.helpers + self._join_product.helpers
 
     def vectors(self) -> Part:
         return part(f"{self.axis.index} = tl.arange(0, {self.padded.name})", params=(self.padded,))
@@ -68,12 +68,12 @@ class LowRank:
     def zero(self) -> Part:
         shape = (self.padded.name, "BLOCK_M") if self.tile.swap_operands else ("BLOCK_M", self.padded.name)
         params = (self.padded, *block_constants(self.tile, "M"))
-        return part(f"{self.y} = tl.zeros(({', '.join(shape)}), tl.float32)", params=params)
+        zeros = part(f"{self.y} = tl.zeros(({', '.join(shape)}), tl.float32)", params=params)
+        return zeros + (part(f"{self.y}_lost = tl.zeros_like({self.y})") if self._down_product.compensated else Part())
 
     def accumulate(self) -> Part:
         """``y += x @ a``."""
-        product = down_product(self.context.group, self.down.weight.dtype, self.context.tier)
-        return part(*dot("x", f"a{self.tail}", self.y, product, self.tile.swap_operands))
+        return part(*dot("x", f"a{self.tail}", self.y, self._down_product, self.tile.swap_operands))
 
     def store_slice(self, buffer: Buffer, rows: Axis, wide: bool) -> Part:
         """Write the partial sum of this program's slice of K."""
@@ -124,11 +124,19 @@ class LowRank:
     def join(self, cols: Axis, *, bias: bool, opens: bool) -> Part:
         """``acc += scale * y @ b``, or ``acc =`` that where it ``opens``; ``bias`` adds the down member's."""
         tile = self._tile(f"b{self.tail}", self.up, (self.axis, cols), ())
-        product = join_product(self.context.group, self.down.weight.dtype, self.up.weight.dtype, self.context.tier)
-        joined = part(*dot(self.y, f"b{self.tail}", "acc", product, self.tile.swap_operands, opens=opens))
+        names = (self.y, f"b{self.tail}", "acc")
+        joined = part(*dot(*names, self._join_product, self.tile.swap_operands, opens=opens))
         return (
             self._masked() + self._scaled() + (self._biased() if bias else Part()) + tile.setup() + tile.load() + joined
         )
+
+    @property
+    def _down_product(self) -> Product:
+        return down_product(self.context.group, self.down.weight.dtype, self.context.tier)
+
+    @property
+    def _join_product(self) -> Product:
+        return join_product(self.context.group, self.down.weight.dtype, self.up.weight.dtype, self.context.tier)
 
     def _masked(self) -> Part:
         """An infinity in X times the padding of A is no number: the columns of y beyond the rank are zero again."""

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 from fusioncc.codegen.context import Context
-from fusioncc.codegen.descriptor import DescriptorTile, persistent
+from fusioncc.codegen.descriptor import DescriptorTile
 from fusioncc.codegen.k_loop import KLoop
-from fusioncc.codegen.kernel import ROWS, Param, Part, buffer_pointer, constant, part, total
+from fusioncc.codegen.kernel import ROWS, Kernel, Param, Part, buffer_pointer, constant, part, total
+from fusioncc.codegen.launch import Blocks
 from fusioncc.codegen.low_rank import LowRank, low_ranks
-from fusioncc.codegen.precision import dot, main_product
+from fusioncc.codegen.precision import Product, dot, main_product
 from fusioncc.codegen.tile import INT32_ELEMENTS, Axis, Tile, block_constants, column_vectors, row_vectors, wide_rows
-from fusioncc.codegen.tile_order import main_order, one_row_block
+from fusioncc.codegen.tile_order import main_order, one_row_block, tile_count
 from fusioncc.descriptors import contiguous_dim
 from fusioncc.group import Member, Operand
 from fusioncc.schedule import Pool
@@ -38,14 +39,6 @@ class MainTile:
     @property
     def n(self) -> Param:
         return constant("N", self.member.n, f"{self.context.expression(self.member.weight)}.shape[1]")
-
-    @property
-    def col_blocks(self) -> int:
-        return -(-self.member.n // self.pool.tile.block_n)
-
-    @property
-    def col_blocks_expression(self) -> str:
-        return f"triton.cdiv({self.n.expression}, {self.pool.tile.block_n})"
 
     @property
     def read_rows(self) -> Axis:
@@ -82,39 +75,62 @@ class MainTile:
         if self.pool.tile.tma:
             starts = ("row_block * BLOCK_M", "col_block * BLOCK_N")
             blocks = block_constants(self.pool.tile, "M", "N")
-            return DescriptorTile("out", ("M", "N"), ("M", "N"), starts, 1, "N", (ROWS, *params, *blocks))
+            return DescriptorTile("out", ("M", "N"), ("M", "N"), starts, 1, "N", (ROWS, *params), blocks)
         return Tile("out", "out_ptr", (self.write_rows, self._cols()[2]), ("N", "1"), params, self._swap)
 
-    def over_tiles(self, body: Part) -> Part:
-        """The body as it is, for one program a tile; or descriptors and the loop over tiles around it."""
-        if not self.pool.tile.tma:
-            return body
-        descriptors = total([tile.declare() for tile in (self.x, self.w, self.out) if isinstance(tile, DescriptorTile)])
-        blocks = block_constants(self.pool.tile, "N")
-        return descriptors + persistent(self.pool, "tl.cdiv(N, BLOCK_N)", (self.n, *blocks), body)
+    def kernel(self, stem: str, body: Part) -> Kernel:
+        """The kernel that runs ``body`` for every tile of the member."""
+        tile = self.pool.tile
+        blocks = Blocks(
+            tile.block_m, -(-self.member.n // tile.block_n), f"triton.cdiv({self.n.expression}, {tile.block_n})"
+        )
+        columns = part("tl.cdiv(N, BLOCK_N)", params=(self.n, *block_constants(tile, "N")))
+        tiles = tile_count(self.context.group, self.pool, columns)
+        described = [each for each in (self.x, self.w, self.out) if isinstance(each, DescriptorTile)]
+        declared = total([each.declare() for each in described])
+        number = self.context.mains.index(self.main)
+        return Kernel(stem, body, tile, (blocks,), tiles, self.helpers, self.pool.workers, declared, number)
 
     def vectors(self) -> Part:
         """Which tile this program computes, and its index vectors."""
         order = main_order(self.context.group, self.pool, self.n)
-        ks = Part() if self.pool.tile.tma else self.loop.vectors()
-        return order + self._rows()[0] + self._cols()[0] + ks
+        if not self.pool.tile.tma:
+            return order + self._rows()[0] + self._cols()[0] + self.loop.vectors()
+        rows = self._rows()[0] if self.low_ranks else Part()
+        return order + rows + (self._cols()[0] if self.low_ranks or self.member.bias else Part())
 
     def zero(self) -> Part:
         shape = "(BLOCK_N, BLOCK_M)" if self._swap else "(BLOCK_M, BLOCK_N)"
-        return part(f"acc = tl.zeros({shape}, tl.float32)", params=block_constants(self.pool.tile, "M", "N"))
+        zeros = part(f"acc = tl.zeros({shape}, tl.float32)", params=block_constants(self.pool.tile, "M", "N"))
+        return zeros + self.correction()
+
+    def correction(self) -> Part:
+        """Where the product is compensated: what the accumulator has lost so far."""
+        return part("acc_lost = tl.zeros_like(acc)") if self._product.compensated else Part()
 
     def accumulate(self) -> Part:
         """``acc += x @ w``."""
-        return part(*dot("x", "w", "acc", main_product(self.context.group, self.member.weight.dtype), self._swap))
+        return part(*dot("x", "w", "acc", self._product, self._swap))
+
+    @property
+    def helpers(self) -> tuple[str, ...]:
+        """Device functions that the tile calls, each once."""
+        found = [*self._product.helpers, *(helper for low_rank in self.low_ranks for helper in low_rank.helpers)]
+        return tuple(dict.fromkeys(found))
 
     def epilogue(self) -> Part:
-        """Biases in fp32, one rounding, the masked store."""
+        """Biases in fp32, one rounding, the store."""
         body = self._add_bias("bias", self.member.bias, 1.0)
         for low_rank in self.low_ranks:
             body += self._add_bias(f"b_bias{low_rank.tail}", low_rank.up.bias, low_rank.up.bias_scale)
         output = self.context.output(self.main)
-        value = "acc" if output.dtype == "fp32" else "acc.to(out_ptr.dtype.element_ty)"
+        element = "out_desc.dtype" if self.pool.tile.tma else "out_ptr.dtype.element_ty"
+        value = "acc" if output.dtype == "fp32" else f"acc.to({element})"
         return body + self.out.setup() + self.out.store(value)
+
+    @property
+    def _product(self) -> Product:
+        return main_product(self.context.group, self.member.weight.dtype)
 
     @property
     def _swap(self) -> bool:
@@ -128,9 +144,9 @@ class MainTile:
         expression = f"{self.context.expression(operand)}.stride({outer})"
         stride = constant(f"{name.upper()}_STRIDE_{letters[outer]}", operand.strides[outer], expression)
         extents = (self.loop.k, ROWS if "M" in letters else self.n)
-        blocks = block_constants(self.pool.tile, *letters)
-        params = (self.context.pointer(f"{name}_ptr", operand), stride, *extents, *blocks)
-        return DescriptorTile(name, letters, sizes, starts, contiguous, stride.name, params)
+        params = (self.context.pointer(f"{name}_ptr", operand), stride, *extents, *block_constants(self.pool.tile, "K"))
+        blocks = block_constants(self.pool.tile, *(letter for letter in letters if letter != "K"))
+        return DescriptorTile(name, letters, sizes, starts, contiguous, stride.name, params, blocks)
 
     def _rows(self) -> tuple[Part, Axis, Axis]:
         one = one_row_block(self.context.group, self.pool)

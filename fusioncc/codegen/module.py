@@ -156,8 +156,9 @@ def _tile_words(kernel: Kernel) -> str:
     tile = kernel.tile
     columns = "RP" if kernel.stem == "down" else str(tile.block_n)
     swap = ", transposed" if tile.swap_operands else ""
-    programs = f"{kernel.blocks} programs for a block of rows"
+    count = " + ".join(f"{blocks.count}" for blocks in kernel.grid)
+    programs = f"{count} programs for a block of rows"
     if kernel.workers is not None:
-        programs = f"{kernel.blocks} tiles for a block of rows, TMA, {kernel.workers} persistent programs"
+        programs = f"{count} tiles for a block of rows, TMA, {kernel.workers} persistent programs"
     size = f"{tile.block_m}x{columns}x{tile.block_k}{swap}"
     return f"tile {size}, {programs}, {tile.num_warps} warps, {tile.num_stages} stages"

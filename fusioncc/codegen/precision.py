@@ -7,26 +7,38 @@ here, from the dtypes and the tier.
 from dataclasses import dataclass
 from typing import Literal
 
-from fusioncc.group import Group
+from fusioncc.group import Group, Member
 
 HALVES = ("bf16", "fp16")
 TIERS = ("fp32", "relaxed")
 """Rounding tiers that have an emitted form."""
+OPERAND = "{operand}"
+ROUNDED = "to_tf32({operand})"
+WIDENED = "{operand}.to(tl.float32)"
 
 
 @dataclass(frozen=True)
 class Product:
     """How two tiles are multiplied.
 
-    ``left`` and ``right`` are suffixes that convert the operands (empty: as loaded); ``{left}`` and ``{right}`` in them
-    name the other operand. ``precision`` is the ``input_precision`` of the dot (empty for 16-bit operands). ``pieces``:
-    the right operand is fp32, the left one bf16, and the right one goes in as three bf16 pieces.
+    ``left`` and ``right`` are source of the operands, in which ``{operand}`` stands for the operand and ``{other}`` for
+    the other one. ``precision`` is the ``input_precision`` of the dot (empty for 16-bit operands). ``pieces``: the
+    right operand is fp32, the left one bf16, and the right one goes in as three bf16 pieces. ``compensated``: each K
+    step's product is added with Kahan's correction, since one chain of K fp32 additions is further from the exact sum
+    than a vendor GEMM is.
     """
 
-    left: str = ""
-    right: str = ""
+    left: str = OPERAND
+    right: str = OPERAND
     precision: Literal["", "ieee", "tf32", "tf32x3"] = ""
     pieces: bool = False
+    compensated: bool = False
+
+    @property
+    def helpers(self) -> tuple[str, ...]:
+        """Device functions that the product calls."""
+        rounds = "to_tf32" in self.left + self.right
+        return ((PIECES,) if self.pieces else ()) + ((TO_TF32,) if rounds else ())
 
 
 def main_product(group: Group, w: str) -> Product:
@@ -34,7 +46,9 @@ def main_product(group: Group, w: str) -> Product:
     x = group.lhs.dtype
     if x == w and x in HALVES:
         return Product()
-    return Product(_to_fp32(x), _to_fp32(w), group.fp32_precision)
+    if group.fp32_precision == "tf32":
+        return Product(_to_tf32(x), _to_tf32(w), "tf32")
+    return Product(_to_fp32(x), _to_fp32(w), "ieee", compensated=True)
 
 
 def down_product(group: Group, a: str, tier: str) -> Product:
@@ -43,7 +57,7 @@ def down_product(group: Group, a: str, tier: str) -> Product:
     if x == "fp32" or x == a:
         return main_product(group, a)
     if tier == "relaxed":
-        return Product(right=".to({left}.dtype)")
+        return Product(right="{operand}.to({other}.dtype)")
     if (x, a) == ("bf16", "fp32"):
         return Product(pieces=True)
     return Product(_to_fp32(x), _to_fp32(a), "tf32x3")
@@ -52,19 +66,34 @@ def down_product(group: Group, a: str, tier: str) -> Product:
 def join_product(group: Group, a: str, b: str, tier: str) -> Product:
     """``y @ B`` for the fp32 ``y = scale * X @ A``, rounded to X's dtype where the adapters are of that dtype."""
     x = group.lhs.dtype
-    if x == "fp32":
-        return Product("", _to_fp32(b), group.fp32_precision)
-    if x == "fp16":  # a scaled y may pass the range of fp16 where the sum does not
-        return Product("", _to_fp32(b), "tf32x3")
+    if x == "fp32" and group.fp32_precision == "ieee":
+        return Product(OPERAND, _to_fp32(b), "ieee", compensated=True)
+    if x in ("fp32", "fp16"):  # a scaled y may pass the range of fp16; torch multiplies fp32 of rank 1 without tf32
+        return Product(OPERAND, _to_fp32(b), "tf32x3")
     if x == a == b or (tier == "relaxed" and x == b):
-        return Product(left=".to({right}.dtype)")
+        return Product(left="{operand}.to({other}.dtype)")
     if tier == "relaxed":
-        return Product(".to(x_ptr.dtype.element_ty)", ".to(x_ptr.dtype.element_ty)")
-    return Product("", _to_fp32(b), "tf32x3")
+        return Product("{operand}.to(x_ptr.dtype.element_ty)", "{operand}.to(x_ptr.dtype.element_ty)")
+    return Product(OPERAND, _to_fp32(b), "tf32x3")
+
+
+def compensates(group: Group, members: tuple[Member, ...], tier: str) -> bool:
+    """Whether a product of X with one of the members, main or down, is compensated."""
+    products = [
+        main_product(group, member.weight.dtype)
+        if member.role == "main"
+        else down_product(group, member.weight.dtype, tier)
+        for member in members
+    ]
+    return any(product.compensated for product in products)
 
 
 def _to_fp32(dtype: str) -> str:
-    return "" if dtype == "fp32" else ".to(tl.float32)"
+    return OPERAND if dtype == "fp32" else WIDENED
+
+
+def _to_tf32(dtype: str) -> str:
+    return ROUNDED if dtype == "fp32" else WIDENED
 
 
 PIECES = """@triton.jit
@@ -76,16 +105,30 @@ def in_pieces(a, dtype: tl.constexpr):
     low = (rest - middle.to(tl.float32)).to(dtype)
     return high, middle, low
 """
+TO_TF32 = """@triton.jit
+def to_tf32(a):
+    # Tensor cores drop the low 13 bits of an fp32 operand; rounding first halves the error and takes away its bias.
+    nearest = (a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
+    return tl.where(a == a, nearest.to(tl.float32, bitcast=True), a)
+"""
 
 
 def dot(left: str, right: str, acc: str, product: Product, swap: bool, *, opens: bool = False) -> tuple[str, ...]:
     """``acc += left @ right``, or ``acc =`` that when it opens the accumulator; a swapped tile swaps the operands."""
-    names = [right + piece for piece in ("_low", "_middle", "_high")] if product.pieces else [right + product.right]
-    names = [name.format(left=left) for name in names]
     lines = [f"{right}_high, {right}_middle, {right}_low = in_pieces({right}, {left}.dtype)"] if product.pieces else []
+    names = [right + piece for piece in ("_low", "_middle", "_high")] if product.pieces else [right]
+    compensated = product.compensated and not opens
     for name in names:
-        sides = [left + product.left.format(right=right), name]
-        arguments = [*(reversed(sides) if swap else sides), *([] if opens else [acc])]
+        sides = [product.left.format(operand=left, other=right), product.right.format(operand=name, other=left)]
+        arguments = [*(reversed(sides) if swap else sides), *([] if opens or compensated else [acc])]
         options = [f'input_precision="{product.precision}"'] if product.precision else []
-        lines.append(f"{acc} = tl.dot({', '.join([*arguments, *options])})")
+        result = f"{acc}_step" if compensated else acc
+        lines.append(f"{result} = tl.dot({', '.join([*arguments, *options])})")
+    if compensated:
+        lines += [
+            f"{acc}_step -= {acc}_lost",
+            f"{acc}_next = {acc} + {acc}_step",
+            f'{acc}_lost = tl.where(tl.abs({acc}_next) < float("inf"), ({acc}_next - {acc}) - {acc}_step, 0.0)',
+            f"{acc} = {acc}_next",
+        ]
     return tuple(lines)

@@ -50,6 +50,13 @@ def check(operands):
     return ""
 '''
 
+TF32 = '''def tf32(value):
+    """fp32 as the tensor cores take it, rounded to 10 bits after the point; fp64 as it is."""
+    if value.dtype != torch.float32:
+        return value
+    return ((value.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
+'''
+
 MAIN = """if __name__ == "__main__":
     problem = check(draw(0))
     if problem:
@@ -73,7 +80,9 @@ class SelfCheck:
 
     def sections(self) -> tuple[str, ...]:
         """Top-level sections of source, in order."""
-        return ("\n".join(self._eager()) + "\n", "\n".join(self._constants()) + "\n", CHECK, MAIN)
+        eager = self._eager()
+        rounded = (TF32,) if any("tf32(" in line for line in eager) else ()
+        return (*rounded, "\n".join(eager) + "\n", "\n".join(self._constants()) + "\n", CHECK, MAIN)
 
     def _eager(self) -> tuple[str, ...]:
         names = self.context.names()
@@ -104,6 +113,8 @@ class SelfCheck:
 
     def _product(self, left: str, weight: Operand, dtype: str) -> str:
         name = self.context.names()[weight]
+        if dtype == weight.dtype == "fp32" and self.context.group.fp32_precision == "tf32":
+            return f"tf32({left}) @ tf32({name})"
         if dtype == weight.dtype:
             return f"{left} @ {name}"
         wide = weight.dtype == "fp32" and self.context.tier != "relaxed"

@@ -1,21 +1,25 @@
 """Schedule ``split``: a down kernel writes ``X @ A``, and the main kernels open their accumulators with its join."""
 
+from fusioncc.codegen.bundle import bundle, by_launch
 from fusioncc.codegen.context import Context
 from fusioncc.codegen.k_loop import KLoop
-from fusioncc.codegen.kernel import Kernel, part, total
-from fusioncc.codegen.low_rank import helpers, low_ranks, rank_vectors
+from fusioncc.codegen.kernel import Kernel, Part, constant, part, total
+from fusioncc.codegen.launch import Blocks
+from fusioncc.codegen.low_rank import LowRank, helpers, low_ranks, rank_vectors
 from fusioncc.codegen.main_tile import MainTile
 from fusioncc.codegen.tile import row_vectors, wide_rows
-from fusioncc.codegen.tile_order import down_order, one_row_block
+from fusioncc.codegen.tile_order import down_order, one_row_block, tile_count
 from fusioncc.schedule import Pool, Schedule
 
 
 def kernels(context: Context, schedule: Schedule) -> list[Kernel]:
-    """One kernel for each pool: the downs of a pool share a pass over X; a main pool holds one member."""
+    """One kernel for each launch: the downs of a pool share a pass over X; main members may be bundled."""
     splits = {down: pool.k_split for pool in schedule.pools if pool.role == "down" for down in pool.members}
     return [
-        down_kernel(context, pool) if pool.role == "down" else joined_main(context, pool, pool.members[0], splits)
-        for pool in schedule.pools
+        down_kernel(context, pools[0])
+        if pools[0].role == "down"
+        else bundle([joined_main(context, pool, main, splits) for pool in pools for main in pool.members])
+        for pools in by_launch(schedule)
     ]
 
 
@@ -46,29 +50,40 @@ def down_kernel(context: Context, pool: Pool) -> Kernel:
             body += low_rank.load_bias() + low_rank.save(saved, write_rows)
         else:
             body += low_rank.store_slice(context.slices(low_rank.branch.down, pool.k_split), write_rows, wide)
-    return Kernel("down", body, pool.tile, pool.k_split, "" if pool.k_split == 1 else str(pool.k_split), helpers(lows))
+    blocks = Blocks(pool.tile.block_m, pool.k_split, "" if pool.k_split == 1 else str(pool.k_split))
+    k_split = part("1") if pool.k_split == 1 else part("K_SPLIT", params=(constant("K_SPLIT", pool.k_split),))
+    return Kernel("down", body, pool.tile, (blocks,), tile_count(context.group, pool, k_split), helpers(lows))
 
 
 def joined_main(context: Context, pool: Pool, main: int, splits: dict[int, int]) -> Kernel:
     """The main GEMM; joining before the K loop measured faster than after it."""
     tile = MainTile(context, pool, main)
-    body = tile.vectors() + part(
-        "", "# The low-rank product opens the accumulator, which rounds once, after the K loop."
-    )
-    for index, low_rank in enumerate(tile.low_ranks):
-        saved = context.saved(low_rank.branch.down)
-        if saved is not None:
-            body += low_rank.load_saved(saved, tile.read_rows)
-        else:
-            slices = context.slices(low_rank.branch.down, splits[low_rank.branch.down])
-            body += low_rank.load_slices(slices, tile.read_rows) + low_rank.load_bias()
-        body += low_rank.join(tile.read_cols, bias=saved is None, opens=index == 0)
-    body += (
-        part("")
+    body = (
+        rank_vectors(tile.low_ranks)
+        + tile.vectors()
+        + (opening(tile, splits) if tile.low_ranks else tile.zero())
         + tile.loop.starts(tile.x, tile.w)
         + tile.loop.run([tile.x, tile.w], [tile.accumulate()])
         + part("")
         + tile.epilogue()
     )
-    body = rank_vectors(tile.low_ranks) + tile.over_tiles(body)
-    return Kernel("main", body, pool.tile, tile.col_blocks, tile.col_blocks_expression, workers=pool.workers)
+    return tile.kernel("main", body)
+
+
+def opening(tile: MainTile, splits: dict[int, int]) -> Part:
+    """The low-rank products open the accumulator."""
+    body = part("", "# The low-rank product opens the accumulator, which rounds once, after the K loop.")
+    for index, low_rank in enumerate(tile.low_ranks):
+        body += joined(tile, low_rank, splits, opens=index == 0)
+    return body + part("") + tile.correction()
+
+
+def joined(tile: MainTile, low_rank: LowRank, splits: dict[int, int], *, opens: bool) -> Part:
+    """Read what the down kernel wrote, and join it."""
+    down = low_rank.branch.down
+    saved = tile.context.saved(down)
+    if saved is not None:
+        read = low_rank.load_saved(saved, tile.read_rows)
+    else:
+        read = low_rank.load_slices(tile.context.slices(down, splits[down]), tile.read_rows) + low_rank.load_bias()
+    return read + low_rank.join(tile.read_cols, bias=saved is None, opens=opens)

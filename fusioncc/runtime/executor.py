@@ -26,6 +26,9 @@ def runnable(device: torch.device) -> Decision:
     if device.type == "cpu":
         hint = "set TRITON_INTERPRET=1 before starting Python to run emitted kernels under Triton's interpreter"
         return Rejected("runnable", "cpu", "Triton kernels do not run on a CPU without its interpreter", hint)
+    if device.type == "meta":
+        hint = "give it weights on a card to run it, or ask fusioncc.plan for the plan alone"
+        return Rejected("runnable", "meta", "no emitted kernels for meta tensors, which hold no numbers", hint)
     return Rejected("runnable", device.type, f"no emitted kernels for {device.type} tensors")
 
 

@@ -85,6 +85,13 @@ def inline(value: Group, tile: TileConfig, group_m: int = 8) -> Schedule:
     return Schedule("inline", tuple(pools))
 
 
+def bundled(schedule: Schedule) -> Schedule:
+    """The schedule with its main members in one launch."""
+    first = min(pool.launch for pool in schedule.pools if pool.role == "main")
+    pools = (replace(pool, launch=first) if pool.role == "main" else pool for pool in schedule.pools)
+    return replace(schedule, pools=tuple(pools))
+
+
 def split(value: Group, tile: TileConfig, down: TileConfig, k_split: int = 1, group_m: int = 8) -> Schedule:
     """``split``: one launch for all down members, then one for each main member."""
     downs = tuple(i for i, member in enumerate(value.members) if member.role == "down")
@@ -122,18 +129,28 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
         dtype="fp32",
         precision="tf32",
     )
+    ieee = group(48, 256, Main(192, (Lora(16, dtype="fp32"),), dtype="fp32"), dtype="fp32")
     plain = group(300, 200, Main(330, (Lora(12),)))
     long = group(2048, 4096, Main(4096, (Lora(16),)))
     saved = group(2048, 4096, Main(4096, (Lora(16, saved=True),)))
+    few = group(16, 4096, *(Main(n, (Lora(16),)) for n in (4096, 1024, 1024)))
+    q_and_v = group(2048, 4096, Main(4096, (Lora(16),)), Main(1024, branches=()), Main(1024, (Lora(16),)))
     return {
         "inline_mlp": (mlp, inline(mlp, big), "fp32"),
         "inline_swapped": (tiny, inline(tiny, narrow), "fp32"),
         "inline_qkv_fp32_adapters": (q_k_v, inline(q_k_v, big), "fp32"),
         "inline_ragged": (ragged, inline(ragged, small, group_m=4), "fp32"),
         "inline_fp32": (biased, inline(biased, small), "fp32"),
+        "split_ieee": (ieee, split(ieee, small, replace(DOWN, block_k=32), k_split=2), "fp32"),
         "split_mlp": (mlp, split(mlp, big, down, k_split=8), "fp32"),
         "split_qkv_relaxed": (q_k_v, split(q_k_v, TileConfig(128, 128, 64, 8, 3), down, k_split=4), "relaxed"),
         "split_ragged": (plain, split(plain, small, DOWN, k_split=3), "fp32"),
         "split_tma": (long, split(long, replace(wide, tma=True), down, k_split=2), "fp32"),
+        "inline_bundle": (few, bundled(inline(few, narrow)), "fp32"),
+        "split_bundle_tma": (
+            q_and_v,
+            bundled(split(q_and_v, TileConfig(128, 128, 64, 8, 3, tma=True), down, k_split=4)),
+            "fp32",
+        ),
         "split_saved": (saved, split(saved, wide, down), "fp32"),
     }

@@ -8,11 +8,12 @@ from fusioncc.codegen import emit
 from fusioncc.errors import EmissionError
 from fusioncc.group import Group
 from fusioncc.schedule import Schedule
-from tests.codegen.cases import DOWN, TILE, Lora, Main, group, inline, split
+from tests.codegen.cases import DOWN, TILE, Lora, Main, bundled, group, inline, split
 
 PLAIN = group(33, 200, Main(136))
 SAVED = group(33, 200, Main(136, (Lora(8, saved=True),)))
-BARE = group(33, 200, Main(136, branches=()), Main(64))
+BARE = group(33, 200, Main(136, branches=()), Main(64, branches=()))
+TWO = group(33, 200, Main(136), Main(64))
 
 
 def with_lhs(**changes) -> Group:
@@ -29,7 +30,7 @@ REFUSED: dict[str, tuple[Group, Schedule, str, str]] = {
     "library": (PLAIN, Schedule("library"), "fp32", "'library' has no emitted form; emitted kinds: inline, split"),
     "tier": (PLAIN, inline(PLAIN, TILE), "eager", "tier 'eager' has no emitted form"),
     "no pools": (PLAIN, Schedule("inline"), "fp32", "lists no main member"),
-    "no branch": (BARE, inline(BARE, TILE), "fp32", "mm_w0 has no low-rank branch"),
+    "no branch": (BARE, inline(BARE, TILE), "fp32", "no main member of the schedule has a low-rank branch"),
     "fp8": (with_lhs(dtype="fp8e4m3"), inline(PLAIN, TILE), "fp32", "x is fp8e4m3"),
     "empty": (with_lhs(shape=(0, 200)), inline(PLAIN, TILE), "fp32", "x has a dimension of size 0"),
     "rank": (group(33, 2048, Main(4096, (Lora(512),))), inline(PLAIN, TILE), "fp32", "rank 512 of mm_a00 does not fit"),
@@ -50,8 +51,21 @@ REFUSED: dict[str, tuple[Group, Schedule, str, str]] = {
     "no down": (PLAIN, replace(inline(PLAIN, TILE), kind="split"), "fp32", "no down pool before the main pool of"),
     "down of inline": (PLAIN, replace(split(PLAIN, TILE, DOWN), kind="inline"), "fp32", "a down pool has no emitted"),
     "tile": (PLAIN, inline(PLAIN, replace(TILE, block_n=48)), "fp32", "tile size 48"),
+    "long steps": (
+        group(33, 200, Main(136, (Lora(8, dtype="fp32"),), dtype="fp32"), dtype="fp32"),
+        split(PLAIN, TILE, DOWN),
+        "fp32",
+        "K steps of at most 32",
+    ),
     "workers": (PLAIN, with_pool(inline(PLAIN, TILE), 0, workers=132), "fp32", "a TMA pool is persistent"),
-    "one launch": (PLAIN, with_pool(split(PLAIN, TILE, DOWN), 1, launch=0), "fp32", "one launch a pool"),
+    "down of a launch": (PLAIN, with_pool(split(PLAIN, TILE, DOWN), 1, launch=0), "fp32", "a launch of its own"),
+    "launches": (PLAIN, with_pool(split(PLAIN, TILE, DOWN), 1, launch=2), "fp32", "in order of their launches"),
+    "unequal warps": (
+        TWO,
+        with_pool(bundled(inline(TWO, TILE)), 1, tile=replace(TILE, num_warps=8)),
+        "fp32",
+        "the same warps, stages and workers",
+    ),
     "batch": (
         replace(PLAIN, members=tuple(replace(member, batch=2) for member in PLAIN.members)),
         inline(PLAIN, TILE),

@@ -9,7 +9,7 @@ from torch import fx, nn
 from fusioncc.config import Options
 from fusioncc.decision import Accepted
 from fusioncc.device import get_device
-from fusioncc.errors import EmissionError
+from fusioncc.errors import EmissionError, FusionError
 from fusioncc.passes import emit_groups, insert_kernels
 from fusioncc.passes.plan_groups import Setting
 from fusioncc.pipeline import rewrite
@@ -118,10 +118,48 @@ def test_a_failed_insertion_takes_out_what_it_put_in(graph: fx.GraphModule, monk
         return real(*args)
 
     monkeypatch.setattr(insert_kernels, "_shaped_like", shaped)
-    with pytest.raises(LookupError):
+    with pytest.raises(FusionError, match="inserting the kernel of g1 failed: LookupError: no node holds the size"):
         rewrite(graph.graph, setting(), "call")
     assert str(graph.graph) == before
     graph.graph.lint()
+
+
+def scrambling_sort(graph: fx.Graph) -> None:
+    first, second, *_ = (node for node in graph.nodes if node.op == "call_function")
+    second.append(first)
+    raise AssertionError("the graph has a cycle")
+
+
+def failing_lint(graph: fx.Graph) -> None:
+    raise RuntimeError("Argument was used before it has been defined")
+
+
+@pytest.mark.parametrize(
+    ("stage", "failure"),
+    [
+        ("torch._inductor.pattern_matcher.stable_topological_sort", scrambling_sort),
+        ("torch.fx.Graph.lint", failing_lint),
+    ],
+)
+@pytest.mark.parametrize("form", ["call", "visible"])
+def test_a_graph_that_torch_finds_unsound_is_put_back(
+    graph: fx.GraphModule, stage: str, failure: Any, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, nodes = str(graph.graph), list(graph.graph.nodes)
+    users = {node: set(node.users) for node in nodes}
+    inputs = inputs_of(graph.graph)
+    wanted = graph(*inputs)
+    with monkeypatch.context() as patch:
+        patch.setattr(stage, failure)
+        with pytest.raises(FusionError, match="the graph with the kernels of g0, g1 is not sound: "):
+            rewrite(graph.graph, setting(), form)
+    assert str(graph.graph) == before
+    assert list(graph.graph.nodes) == nodes
+    assert {node: set(node.users) for node in nodes} == users
+    graph.graph.lint()
+    graph.recompile()
+    for one, other in zip(graph(*inputs), wanted, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_products_saved_for_a_backward_come_from_the_kernel() -> None:

@@ -14,6 +14,7 @@ from fusioncc.passes.branch_rules import BRANCH_RULES, BranchFacts
 from fusioncc.passes.canonicalize import canonicalize
 from fusioncc.passes.find_branches import Scale, find_branches
 from fusioncc.passes.find_regions import find_regions
+from fusioncc.passes.near_miss_rules import NEAR_MISS_RULES, NearMiss
 from fusioncc.passes.region_rules import REGION_RULES, RegionFacts
 
 aten = torch.ops.aten
@@ -66,6 +67,29 @@ def region_facts(build: Build) -> RegionFacts:
     regions, _ = find_regions(gemms, find_branches(gemms), 0.25)
     region = next(region for region in regions if region.branches)
     return RegionFacts(region, build.node("x"), {node: at for at, node in enumerate(build.graph.nodes)})
+
+
+def near_miss(build: Build, **changes: Any) -> NearMiss:
+    main, down, up = (gemm for gemm in canonicalize(build.graph) if gemm.node in (build.main, build.down, build.up))
+    return replace(NearMiss(main, down, up, (), (), (), build.total), **changes)
+
+
+def _relu(name: str) -> NearMiss:
+    """A relu behind one of the products, which its sum or the up product would read."""
+    made: list[fx.Node] = []
+    build = Build(lambda build: made.append(build.call(aten.relu.default, getattr(build, name))))
+    stretch = {"down": "inner", "up": "behind_up", "main": "behind_main"}[name]
+    return near_miss(build, **{stretch: tuple(made)})
+
+
+def _main_read_elsewhere() -> NearMiss:
+    return near_miss(Build(lambda build: build.call(aten.relu.default, build.main)))
+
+
+def _scaled(stretch: str, name: str) -> NearMiss:
+    made: list[fx.Node] = []
+    build = Build(lambda build: made.append(build.call(aten.mul.Tensor, getattr(build, name), 2.0)))
+    return near_miss(build, **{stretch: tuple(made)})
 
 
 def with_main(facts: RegionFacts, **changes: Any) -> RegionFacts:
@@ -182,11 +206,16 @@ CASES = (
         "reads the down product of a scaled X",
         lambda: with_down(region_facts(Build()), True),
     ),
+    Case("linear_branch", lambda: _relu("down"), "relu", "relu stands between", lambda: _scaled("inner", "down")),
+    Case("plain_sum", lambda: _relu("up"), "relu", "relu stands between", lambda: _scaled("behind_up", "up")),
+    Case("plain_sum", lambda: _relu("main"), "relu", "relu stands between the main product mm"),
+    Case("plain_sum", lambda: _scaled("behind_main", "main"), "mul", "mul scales mm"),
+    Case("unshared_main", _main_read_elsewhere, "mm", "mm is also read by relu"),
 )
 
 NAMES = {"one_element_per_column": "bias"}
 """Rules whose decisions carry a shorter name than the function."""
-RULES = {NAMES.get(rule.__name__, rule.__name__): rule for rule in (*BRANCH_RULES, *REGION_RULES)}
+RULES = {NAMES.get(rule.__name__, rule.__name__): rule for rule in (*BRANCH_RULES, *REGION_RULES, *NEAR_MISS_RULES)}
 
 
 def decide(case: Case, facts: Any) -> Decision:
@@ -199,7 +228,8 @@ def test_every_rule_has_a_case() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule)
 def test_rule_accepts(case: Case) -> None:
-    plain = branch_facts if RULES[case.rule] in BRANCH_RULES else region_facts
+    facts_of = ((BRANCH_RULES, branch_facts), (REGION_RULES, region_facts), (NEAR_MISS_RULES, near_miss))
+    plain = next(facts for rules, facts in facts_of if RULES[case.rule] in rules)
     decision = decide(case, case.accepted() if case.accepted else plain(Build()))
     assert decision
     assert decision.rule == case.rule

@@ -49,7 +49,8 @@ def main_0(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    col_block = tl.program_id(0)
+    tile = tl.program_id(0)
+    col_block = tile
     rows = tl.arange(0, BLOCK_M)
     safe_rows = tl.where(rows < M, rows, 0)
     cols = col_block * BLOCK_N + tl.arange(0, BLOCK_N)

@@ -69,13 +69,14 @@ def main_0(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
+    tile = tl.program_id(0)
     # Grouped ordering: GROUP_M row blocks walk the columns together and share W's tiles in L2.
     row_blocks = tl.cdiv(M, BLOCK_M)
     group_size = GROUP_M * tl.cdiv(N, BLOCK_N)
-    first_row_block = tl.program_id(0) // group_size * GROUP_M
+    first_row_block = tile // group_size * GROUP_M
     group_rows = min(row_blocks - first_row_block, GROUP_M)
-    row_block = first_row_block + tl.program_id(0) % group_size % group_rows
-    col_block = tl.program_id(0) % group_size // group_rows
+    row_block = first_row_block + tile % group_size % group_rows
+    col_block = tile % group_size // group_rows
     rows = row_block.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     safe_rows = tl.where(rows < M, rows, 0)
     cols = col_block * BLOCK_N + tl.arange(0, BLOCK_N)

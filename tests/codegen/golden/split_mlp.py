@@ -41,7 +41,8 @@ def down_0(
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    k_slice = tl.program_id(0)
+    tile = tl.program_id(0)
+    k_slice = tile
     rows = tl.arange(0, BLOCK_M)
     safe_rows = tl.where(rows < M, rows, 0)
     ks = tl.arange(0, BLOCK_K)
@@ -88,8 +89,9 @@ def main_0(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
+    tile = tl.program_id(0)
     ranks = tl.arange(0, RP)
-    col_block = tl.program_id(0)
+    col_block = tile
     rows = tl.arange(0, BLOCK_M)
     safe_rows = tl.where(rows < M, rows, 0)
     cols = col_block * BLOCK_N + tl.arange(0, BLOCK_N)

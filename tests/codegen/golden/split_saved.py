@@ -41,7 +41,8 @@ def down_0(
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    row_block = tl.program_id(0)
+    tile = tl.program_id(0)
+    row_block = tile
     rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
     safe_rows = tl.where(rows < M, rows, 0)
     ks = tl.arange(0, BLOCK_K)
@@ -85,14 +86,15 @@ def main_0(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
+    tile = tl.program_id(0)
     ranks = tl.arange(0, RP)
     # Grouped ordering: GROUP_M row blocks walk the columns together and share W's tiles in L2.
     row_blocks = tl.cdiv(M, BLOCK_M)
     group_size = GROUP_M * tl.cdiv(N, BLOCK_N)
-    first_row_block = tl.program_id(0) // group_size * GROUP_M
+    first_row_block = tile // group_size * GROUP_M
     group_rows = min(row_blocks - first_row_block, GROUP_M)
-    row_block = first_row_block + tl.program_id(0) % group_size % group_rows
-    col_block = tl.program_id(0) % group_size // group_rows
+    row_block = first_row_block + tile % group_size % group_rows
+    col_block = tile % group_size // group_rows
     rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
     safe_rows = tl.where(rows < M, rows, 0)
     cols = col_block * BLOCK_N + tl.arange(0, BLOCK_N)

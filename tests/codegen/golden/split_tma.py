@@ -46,8 +46,9 @@ def down_0(
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    row_block = tl.program_id(0) // K_SPLIT
-    k_slice = tl.program_id(0) % K_SPLIT
+    tile = tl.program_id(0)
+    row_block = tile // K_SPLIT
+    k_slice = tile % K_SPLIT
     rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
     safe_rows = tl.where(rows < M, rows, 0)
     ks = tl.arange(0, BLOCK_K)
@@ -90,15 +91,15 @@ def main_0(
     WORKERS: tl.constexpr,
     K_SPLIT: tl.constexpr,
     BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
 ):
-    ranks = tl.arange(0, RP)
     x_desc = tl.make_tensor_descriptor(x_ptr, [M, K], [X_STRIDE_M, 1], [BLOCK_M, BLOCK_K])
     w_desc = tl.make_tensor_descriptor(w_ptr, [N, K], [W_STRIDE_N, 1], [BLOCK_N, BLOCK_K])
     out_desc = tl.make_tensor_descriptor(out_ptr, [M, N], [N, 1], [BLOCK_M, BLOCK_N])
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     for tile in tl.range(tl.program_id(0), tiles, WORKERS):
+        ranks = tl.arange(0, RP)
         # Grouped ordering: GROUP_M row blocks walk the columns together and share W's tiles in L2.
         row_blocks = tl.cdiv(M, BLOCK_M)
         group_size = GROUP_M * tl.cdiv(N, BLOCK_N)
@@ -126,7 +127,7 @@ def main_0(
             w = w_desc.load([col_block * BLOCK_N, k]).T
             acc = tl.dot(x, w, acc)
 
-        out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N], acc.to(out_ptr.dtype.element_ty))
+        out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N], acc.to(out_desc.dtype))
 
 
 def launch(x, w, a, b, empty=torch.empty):
@@ -171,8 +172,8 @@ def launch(x, w, a, b, empty=torch.empty):
         WORKERS=3,
         K_SPLIT=2,
         BLOCK_M=128,
-        BLOCK_K=64,
         BLOCK_N=256,
+        BLOCK_K=64,
         num_warps=8,
         num_stages=3,
     )
