@@ -1,6 +1,5 @@
 """Front doors for Python: ``optimize``, ``plan``, ``plan_of``."""
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_leaves
 
-from fusioncc.backend import fusioncc
+from fusioncc.backend import Request, registered
 from fusioncc.capture import capture
 from fusioncc.codegen.launch import EmittedModule
 from fusioncc.config import Options
@@ -64,9 +63,8 @@ def optimize(
         model = model.module()
     if not callable(model):
         raise CaptureError(f"cannot compile a {type(model).__name__}")
-    backend = functools.partial(fusioncc, options=chosen, plan=_read_plan(plan))
-    functools.update_wrapper(backend, fusioncc)  # Dynamo treats registered backends better, and knows them by name
-    compiled: Callable[..., Any] = torch.compile(model, backend=backend)
+    request: Any = Request(chosen, _read_plan(plan))
+    compiled: Callable[..., Any] = torch.compile(model, backend=registered(), options=request)
     if example_inputs is not None:
         _require_numbers(model, example_inputs)
         with torch.no_grad():

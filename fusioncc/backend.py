@@ -6,10 +6,12 @@ When anything of ours fails, the same rest runs the original graph.
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
+from torch._dynamo.backends.registry import list_backends, register_backend
 from torch._dynamo.exc import RestartAnalysis
 from torch._dynamo.utils import counters
 
@@ -25,27 +27,38 @@ from fusioncc.runtime.scratch import with_descriptors
 from fusioncc.seam import attempt
 
 Compiled = Callable[..., Any]
+NAME = "fusioncc"
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What ``optimize`` asks for in the place of options: with them a plan made elsewhere, for every graph it fits.
+
+    No two are equal, so that Dynamo serves no call of ``optimize`` from another one's code.
+    """
+
+    options: Options
+    plan: Plan | None
 
 
 def fusioncc(
     gm: fx.GraphModule,
     example_inputs: list[Any],
     *,
-    options: Mapping[str, Any] | Options | None = None,
+    options: Mapping[str, Any] | Options | Request | None = None,
     mode: str | None = None,
-    plan: Plan | None = None,
 ) -> Compiled:
     """Compile one graph of Dynamo's.
 
     Args:
         options: see :class:`~fusioncc.config.Options`; ``{"inductor": {...}}`` passes options on to Inductor.
         mode: one of Inductor's modes (``reduce-overhead``, ``max-autotune``, ...), for the rest of the graph.
-        plan: a plan made elsewhere, applied to every graph with its fingerprint.
 
     Raises:
         OptionError: an unknown option, value or mode; the message lists the valid ones.
     """
-    chosen = Options.of(options)
+    request = options if isinstance(options, Request) else Request(Options.of(options), None)
+    chosen = request.options
     given = [value for value in example_inputs if isinstance(value, torch.Tensor)]
     devices = [value.device for value in given]
     device = next((d for d in devices if d.type == "cuda"), devices[0] if devices else torch.device("cpu"))
@@ -53,7 +66,7 @@ def fusioncc(
     rest = _eager_rest if interpreted or chosen.rest == "eager" else _inductor_rest
     patches = _inductor_patches(chosen, mode)
     log = PlanLog(current_plans(), profile(device, chosen.device).name)
-    fusion = FusionPass(chosen, plan, "call" if rest is _eager_rest else "visible", record=log.add)
+    fusion = FusionPass(chosen, request.plan, "call" if rest is _eager_rest else "visible", record=log.add)
     work = fx.GraphModule(gm, copy.deepcopy(gm.graph))
     work.meta.update(gm.meta)
 
@@ -72,6 +85,17 @@ def fusioncc(
         # Dynamo drops these weak references from its own graph; while one lives, swap_tensors refuses the weight.
         node.meta.pop("grapharg", None)
     return compiled
+
+
+def registered() -> str:
+    """The backend's name, which Dynamo knows by the installed entry point, or else (in a checkout) from here.
+
+    Dynamo drops the weak references of a compilation, for which ``swap_tensors`` refuses a weight, only behind a
+    registered backend; since torch 2.14 a partial of one is none.
+    """
+    if NAME not in list_backends(exclude_tags=()):
+        register_backend(fusioncc, NAME)
+    return NAME
 
 
 def _inductor_patches(options: Options, mode: str | None) -> dict[str, Any]:

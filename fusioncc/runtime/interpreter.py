@@ -1,7 +1,7 @@
 """Triton's interpreter with bf16 put right, for running emitted kernels on a CPU.
 
-As it ships (3.6, 3.7) the interpreter keeps bf16 as raw 16-bit integers: ``tl.dot``, sums and products then work on bit
-patterns, and fp32 to bf16 truncates. Inside ``mended`` they widen to fp32 first and round to nearest even after.
+As it ships (3.6 to 3.8) the interpreter keeps bf16 as raw 16-bit integers: ``tl.dot``, sums and products then work on
+bit patterns, and fp32 to bf16 truncates. Inside ``mended`` they widen to fp32 first and round to nearest even after.
 """
 
 import functools

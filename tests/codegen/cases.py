@@ -102,9 +102,10 @@ def split(value: Group, tile: TileConfig, down: TileConfig, k_split: int = 1, gr
     return Schedule("split", (Pool("down", downs, down, 0, k_split=k_split), *mains))
 
 
-TILE = TileConfig(32, 64, 32, 4, 3)
+TILE = TileConfig(32, 64, 64, 4, 3)
+"""Four steps over K=200, the last of them ragged."""
 DOWN = TileConfig(32, 16, 64, 4, 3)
-SWAPPED = TileConfig(16, 32, 32, 4, 3, swap_operands=True)
+SWAPPED = TileConfig(16, 32, 64, 4, 3, swap_operands=True)
 DESCRIBED = TileConfig(64, 64, 32, 4, 3, tma=True)
 """TMA tiles; a pool of them is persistent."""
 
@@ -114,6 +115,7 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
     big, wide = TileConfig(64, 128, 64, 4, 4), TileConfig(128, 256, 64, 8, 3)
     narrow = TileConfig(16, 32, 128, 4, 4, swap_operands=True)
     down = TileConfig(64, 16, 128, 4, 4)
+    small = TileConfig(32, 64, 32, 4, 3)
     mlp = group(64, 4096, Main(28672))
     q_k_v = group(512, 4096, *(Main(n, (Lora(16, dtype="fp32"),)) for n in (4096, 1024, 1024)), symbol="s0")
     tiny = group(1, 4096, Main(28672))
@@ -137,12 +139,12 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
         "inline_mlp": (mlp, inline(mlp, big), "fp32"),
         "inline_swapped": (tiny, inline(tiny, narrow), "fp32"),
         "inline_qkv_fp32_adapters": (q_k_v, inline(q_k_v, big), "fp32"),
-        "inline_ragged": (ragged, inline(ragged, TileConfig(32, 64, 32, 4, 3), group_m=4), "fp32"),
-        "inline_fp32": (biased, inline(biased, TileConfig(32, 64, 32, 4, 3)), "fp32"),
-        "split_ieee": (ieee, split(ieee, TILE, replace(DOWN, block_k=32), k_split=2), "fp32"),
+        "inline_ragged": (ragged, inline(ragged, small, group_m=4), "fp32"),
+        "inline_fp32": (biased, inline(biased, small), "fp32"),
+        "split_ieee": (ieee, split(ieee, small, replace(DOWN, block_k=32), k_split=2), "fp32"),
         "split_mlp": (mlp, split(mlp, big, down, k_split=8), "fp32"),
         "split_qkv_relaxed": (q_k_v, split(q_k_v, TileConfig(128, 128, 64, 8, 3), down, k_split=4), "relaxed"),
-        "split_ragged": (plain, split(plain, TILE, DOWN, k_split=3), "fp32"),
+        "split_ragged": (plain, split(plain, small, DOWN, k_split=3), "fp32"),
         "split_tma": (long, split(long, replace(wide, tma=True), down, k_split=2), "fp32"),
         "inline_bundle": (few, bundled(inline(few, narrow)), "fp32"),
         "split_bundle_tma": (

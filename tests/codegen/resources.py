@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 import triton
+from triton import knobs
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 from triton.compiler import ASTSource
 
 from fusioncc.codegen import EmittedModule, KernelLaunch, emit
@@ -48,7 +48,8 @@ DEVICES = {80: get_device("a100-80"), 90: get_device("h200"), 100: get_device("b
 
 @dataclass(frozen=True)
 class Usage:
-    """What one kernel uses: shared memory in bytes (and as predicted), 32-bit registers and spilled bytes a thread."""
+    """What one kernel uses: shared memory in bytes (and as predicted); a thread's 32-bit registers, and its stack of
+    spilled registers in bytes."""
 
     kernel: str
     device: Device
@@ -103,18 +104,19 @@ def compiled(
     source = ASTSource(function, signature=signature, constexprs=constants, attrs=attributes)
     options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
     kernel = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-    return kernel.metadata.shared, *assembled(kernel.asm["ptx"], capability)
+    return kernel.metadata.shared, *assembled(kernel.asm["cubin"])
 
 
-def assembled(ptx: str, capability: int) -> tuple[int, int]:
-    """Registers and spilled bytes, as ptxas reports them."""
+def assembled(cubin: bytes) -> tuple[int, int]:
+    """Registers, and bytes of stack, of the one kernel in a binary: its code has no arrays of its own, so what is on
+    the stack was spilled."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.ptx"
-        path.write_text(ptx)
-        command = [get_ptxas(capability).path, "-v", f"--gpu-name={sm_arch_from_capability(capability)}", str(path)]
-        log = subprocess.run([*command, "-o", "/dev/null"], capture_output=True, text=True, check=True).stderr
-    registers = max(int(count) for count in re.findall(r"Used (\d+) registers", log))
-    return registers, sum(int(count) for count in re.findall(r"(\d+) bytes spill", log))
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        command = [knobs.nvidia.cuobjdump.path, "-res-usage", str(path)]
+        report = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    ((registers, stack),) = re.findall(r"REG:(\d+) STACK:(\d+)", report)
+    return int(registers), int(stack)
 
 
 def main() -> int:

@@ -31,7 +31,7 @@ REFUSED: dict[str, tuple[Group, Schedule, str, str]] = {
     "tier": (PLAIN, inline(PLAIN, TILE), "eager", "tier 'eager' has no emitted form"),
     "no pools": (PLAIN, Schedule("inline"), "fp32", "lists no main member"),
     "no branch": (BARE, inline(BARE, TILE), "fp32", "no main member of the schedule has a low-rank branch"),
-    "fp8": (with_lhs(dtype="fp8e4m3"), inline(PLAIN, TILE), "fp32", "x is fp8e4m3"),
+    "fp8": (with_lhs(dtype="fp8e4m3"), inline(PLAIN, replace(TILE, block_k=32)), "fp32", "x is fp8e4m3"),
     "empty": (with_lhs(shape=(0, 200)), inline(PLAIN, TILE), "fp32", "x has a dimension of size 0"),
     "rank": (group(33, 2048, Main(4096, (Lora(512),))), inline(PLAIN, TILE), "fp32", "rank 512 of mm_a00 does not fit"),
     "scale": (group(33, 200, Main(136, (Lora(8, scale=float("nan")),))), inline(PLAIN, TILE), "fp32", "not finite"),
