@@ -58,8 +58,10 @@ class Launch:
     ranks: tuple[LowRank, ...] = ()
     slices: int = 1
     """Slices of partial sums that a ``join`` adds."""
+    member: int = 0
+    """The main member, or the first down member."""
     bundled: tuple["Launch", ...] = ()
-    """The main members of a bundle, each as its own launch would be; empty for a single one."""
+    """The parts of a bundle, each as its own launch would be; empty for a single one."""
 
     @property
     def parts(self) -> tuple["Launch", ...]:
@@ -89,12 +91,22 @@ def with_pool(launch: Launch, pool: Pool) -> Launch:
     """The same launch with another pool; partial sums grow with its K split."""
     assert launch.pool is not None
     if pool.k_split == launch.pool.k_split:
-        return replace(launch, pool=pool, bundled=tuple(replace(part, pool=pool) for part in launch.bundled))
+        return replace(launch, pool=pool)
     before = launch.pool.k_split
     writes = tuple(
         replace(t, bytes=t.bytes // before * pool.k_split) if t.kind == "intermediate" else t for t in launch.writes
     )
     return replace(launch, pool=pool, writes=writes)
+
+
+def with_pools(launch: Launch, pools: Sequence[Pool]) -> Launch:
+    """The same launch with other pools for the same members."""
+    if not launch.bundled:
+        return with_pool(launch, pools[0])
+    by_member = {(pool.role == "down", member): pool for pool in pools for member in pool.members}
+    parts = tuple(with_pool(part, by_member[part.body == "down", part.member]) for part in launch.bundled)
+    writes = tuple(tensor for part in parts for tensor in part.writes)
+    return replace(launch, pool=parts[0].pool, writes=writes, bundled=parts)
 
 
 def launches(group: Group, schedule: Schedule, tier: str = "fp32") -> tuple[Launch, ...]:
@@ -211,6 +223,7 @@ def _main_tiles(
         pool=pool,
         ranks=tuple(low_rank(group, branch, tier) for branch in branches),
         slices=slices if body == "join" else 1,
+        member=main,
     )
 
 
@@ -245,6 +258,7 @@ def down_launch(group: Group, pool: Pool, tier: str) -> Launch:
         x_element=DTYPE_BYTES[group.lhs.dtype],
         pool=pool,
         ranks=ranks,
+        member=pool.members[0],
     )
 
 
@@ -275,8 +289,68 @@ def _launch_of(pool: Pool) -> int:
     return pool.launch
 
 
+def _side_by_side(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
+    """``concat`` and ``horizontal``: everything that reads X in one launch; what joins the branches, in another."""
+    parts: list[Launch] = []
+    ups: list[Launch] = []
+    downs: dict[int, Tensor] = {}
+    slices = 1
+    for pool in schedule.pools:
+        if pool.role == "down":
+            parts.append(down_launch(group, pool, tier))
+            downs |= {down: tensor for down in pool.members for tensor in parts[-1].writes if tensor.name == f"p{down}"}
+            slices = max(slices, pool.k_split)
+        elif pool.role == "main":
+            parts += [_product_tiles(group, pool, main, tier) for main in pool.members]
+        else:
+            ups += [_up_tiles(group, pool, main, tier, downs, slices) for main in pool.members]
+    covered = {main for pool in schedule.pools if pool.role == "main" for main in pool.members}
+    casts: dict[str, Tensor] = {}
+    rest = [launch for main in group.mains if main not in covered for launch in _library_main(group, main, casts)]
+    return (bundle(parts), *([bundle(ups)] if ups else []), *rest)
+
+
+def _two_pool(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
+    """The zeros of the counters, then down and main tiles in one launch."""
+    (down,) = (pool for pool in schedule.pools if pool.role == "down")
+    partial = down_launch(group, down, tier)
+    downs = {int(tensor.name[1:]): tensor for tensor in partial.writes if tensor.name.startswith("p")}
+    mains = [(pool, main) for pool in schedule.pools if pool.role == "main" for main in pool.members]
+    parts = [_main_tiles(group, pool, main, "join", tier, downs, down.k_split) for pool, main in mains]
+    counters = Tensor("counters", 16 * group.m, "intermediate")
+    casts: dict[str, Tensor] = {}
+    covered = {main for _, main in mains}
+    rest = [launch for main in group.mains if main not in covered for launch in _library_main(group, main, casts)]
+    return (Launch("pointwise", (), (counters,)), bundle([*parts, partial]), *rest)
+
+
+def _fp32_product(group: Group, main: int) -> Tensor:
+    return Tensor(f"product{main}", 4 * group.m * group.members[main].n, "intermediate")
+
+
+def _product_tiles(group: Group, pool: Pool, main: int, tier: str) -> Launch:
+    """``X @ W`` of one main member: its output, or in fp32 what an up launch adds to."""
+    launch = _main_tiles(group, pool, main, "inline", tier, {}, 1)
+    if not group.branches_of(main):
+        return launch
+    weight = _operands(f"w{main}", group.members[main].weight)
+    product = _fp32_product(group, main)
+    return replace(launch, reads=(_x(group), *weight), writes=(product,), out_element=4, ranks=())
+
+
+def _up_tiles(group: Group, pool: Pool, main: int, tier: str, downs: dict[int, Tensor], slices: int) -> Launch:
+    """The low-rank parts of one main member, added to its product: a join without a K loop."""
+    launch = _main_tiles(group, pool, main, "join", tier, downs, slices)
+    x, weight = _x(group), _operands(f"w{main}", group.members[main].weight)
+    reads = [tensor for tensor in launch.reads if tensor != x and tensor not in weight]
+    return replace(launch, reads=(_fp32_product(group, main), *reads), k=0)
+
+
 BUILDERS: dict[str, Callable[[Group, Schedule, str], tuple[Launch, ...]]] = {
     "library": _library,
+    "concat": _side_by_side,
+    "horizontal": _side_by_side,
     "split": _emitted,
     "inline": _emitted,
+    "two_pool": _two_pool,
 }

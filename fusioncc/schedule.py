@@ -8,7 +8,7 @@ that defines the emitted code. ``SCHEDULES`` lists the kinds that exist; a new k
 from dataclasses import dataclass
 from typing import Literal
 
-SCHEDULES = ("library", "split", "inline")
+SCHEDULES = ("library", "concat", "horizontal", "split", "inline", "two_pool")
 Ordering = Literal["grouped"]
 
 
@@ -56,9 +56,12 @@ result was twice as far from fp64 as the vendor GEMM's (H200, one row, K = 1000)
 
 @dataclass(frozen=True)
 class Pool:
-    """The tiles of ``members`` (indices, all of one role) in one tile shape; pools of one ``launch`` share a kernel."""
+    """The tiles of ``members`` (indices) in one tile shape; pools of one ``launch`` share a kernel.
 
-    role: Literal["main", "down"]
+    An ``up`` pool lists main members: it adds the low-rank parts to what a ``main`` pool wrote.
+    """
+
+    role: Literal["main", "down", "up"]
     members: tuple[int, ...]
     tile: TileConfig
     launch: int
@@ -69,6 +72,8 @@ class Pool:
     """Row blocks in one group of the grouped ordering."""
     chunk: int | None = None
     """Consecutive tiles handed out at once by a queue; None: no queue."""
+    late: int = 0
+    """Turns of main tiles that the workers of a down pool sit out, since they come late (stripes of ``two_pool``)."""
     k_split: int = 1
     """Slices along K; each writes fp32 partial sums that the consumer adds in a fixed order."""
 

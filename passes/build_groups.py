@@ -113,9 +113,10 @@ def _emitted(planned: GroupPlan) -> EmittedModule:
 
 
 def _next(planned: GroupPlan, schedule: Schedule, launch: int, setting: Setting) -> Schedule | None:
-    """The schedule with the pool of ``launch`` replaced by the next best; None at the end of the ranking."""
+    """The schedule with the pools of ``launch`` replaced by the next best; None at the end of the ranking."""
     ranking = ranked_pools(planned.group, setting.device, schedule, planned.tier)[launch]
-    at = ranking.index(schedule.pools[launch]) + 1
-    if at >= len(ranking):
-        return None
-    return replace(schedule, pools=(*schedule.pools[:launch], ranking[at], *schedule.pools[launch + 1 :]))
+    before = tuple(pool for pool in schedule.pools if pool.launch < launch)
+    failed = tuple(pool for pool in schedule.pools if pool.launch == launch)
+    after = tuple(pool for pool in schedule.pools if pool.launch > launch)
+    at = ranking.index(failed) + 1
+    return replace(schedule, pools=(*before, *ranking[at], *after)) if at < len(ranking) else None

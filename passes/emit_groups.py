@@ -54,7 +54,6 @@ def emit_groups(groups: tuple[GroupPlan, ...], on_error: str) -> Emitted:
 
 def _name(index: int, planned: GroupPlan) -> str:
     """``k0_inline_64x4096x28672_r8``: position, kind, M x K x N of the first joined main member, ranks."""
-    branch = planned.branches[0]
-    main = planned.members[branch.main]
-    ranks = "_".join(dict.fromkeys(f"r{planned.members[b.down].n}" for b in planned.branches))
-    return f"k{index}_{planned.schedule.kind}_{main.m}x{main.k}x{main.n}_{ranks}"
+    main = planned.members[planned.branches[0].main if planned.branches else planned.mains[0]]
+    ranks = dict.fromkeys(f"r{planned.members[branch.down].n}" for branch in planned.branches)
+    return "_".join([f"k{index}_{planned.schedule.kind}_{main.m}x{main.k}x{main.n}", *ranks])

@@ -128,7 +128,7 @@ def _insert(insertion: _Insertion, group: Group, emitted: EmittedModule, module:
         lhs = _as_matrix(insertion, by_name[group.lhs.node], group.k)
         made = (_visible if form == "visible" else _called)(insertion, group, emitted, module, lhs)
         for buffer in emitted.buffers:
-            if buffer.role == "scratch":
+            if not buffer.kept:
                 continue
             member = group.members[buffer.member]
             name = group.output_of(buffer.member).node if buffer.role == "output" else member.node
@@ -188,7 +188,7 @@ def _called(
 ) -> dict[str, fx.Node]:
     x = tensor(lhs)
     assert x is not None
-    kept = [buffer for buffer in emitted.buffers if buffer.role != "scratch"]
+    kept = [buffer for buffer in emitted.buffers if buffer.kept]
     values = tuple(x.new_empty(_shape(buffer, x.shape[0]), dtype=TORCH_DTYPES[buffer.dtype]) for buffer in kept)
     operands = tuple(
         lhs if operand.node == group.lhs.node else _as_operand(insertion, insertion.by_name[operand.node], operand)
@@ -226,8 +226,12 @@ def _visible(
     holder: dict[str, fx.Node] = {}
     for buffer in emitted.buffers:
         value = x.new_empty(_shape(buffer, rows), dtype=TORCH_DTYPES[buffer.dtype])
-        holder[buffer.name] = insertion.call(
-            aten.empty.memory_format, (_shape(buffer, rows_node),), value, dtype=value.dtype, device=x.device
+        options: dict[str, Any] = {"dtype": value.dtype, "device": x.device}
+        shape = _shape(buffer, rows_node)
+        holder[buffer.name] = (
+            insertion.call(aten.full.default, (shape, 0), value, **options)
+            if buffer.role == "counters"
+            else insertion.call(aten.empty.memory_format, (shape,), value, **options)
         )
     written: set[str] = set()
     for launch in emitted.launches:

@@ -7,7 +7,7 @@ candidate with the lowest predicted time, a schedule forced by name, or the sche
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
-from fusioncc.autotune.choose import pick, rank
+from fusioncc.autotune.choose import ON_REQUEST, pick, rank
 from fusioncc.codegen import check
 from fusioncc.config import Options
 from fusioncc.cost_models import footprint
@@ -116,12 +116,15 @@ def _choose(
 
 
 def _reason(best: Candidate, candidates: tuple[Candidate, ...]) -> str:
-    others = [c for c in candidates if c.legal and c is not best and c.predicted_us is not None]
+    timed = sorted((c.predicted_us, c.kind) for c in candidates if c.legal and c is not best and c.predicted_us)
+    others = [other for other in timed if other[1] not in ON_REQUEST]
+    asked = [f"; on request, {kind} is predicted {us:.1f} us" for us, kind in timed if kind in ON_REQUEST]
+    faster = asked[0] if asked and timed[0][1] in ON_REQUEST and timed[0][0] < (best.predicted_us or 0.0) else ""
     if not others or best.predicted_us is None:
-        return "the only legal schedule"
-    second = min(others, key=lambda c: c.predicted_us or 0.0)
+        return f"the only legal schedule{faster}"
+    us, kind = others[0]
     binds = f", bound by {best.estimate.binds}" if best.estimate is not None and best.estimate.binds else ""
-    return f"predicted {best.predicted_us:.1f} us against {second.predicted_us:.1f} us for {second.kind}{binds}"
+    return f"predicted {best.predicted_us:.1f} us against {us:.1f} us for {kind}{binds}{faster}"
 
 
 def _given(group: Group, candidates: tuple[Candidate, ...], wanted: GroupPlan) -> tuple[Schedule, str, list[Rejected]]:

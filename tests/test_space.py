@@ -22,18 +22,16 @@ def test_every_kind_is_registered() -> None:
     assert tuple(KINDS) == SCHEDULES
 
 
-@given(
-    m=st.integers(1, 5000), n=st.integers(16, 5000), r=st.integers(1, 128), kind=st.sampled_from(("inline", "split"))
-)
+@given(m=st.integers(1, 5000), n=st.integers(16, 5000), r=st.integers(1, 128), kind=st.sampled_from(SCHEDULES[1:]))
 @settings(max_examples=25, deadline=None)
 def test_legal_and_pruned_make_up_the_space(m: int, n: int, r: int, kind: str) -> None:
     group = lora(m, 1024, n, r)
     (steps,) = KINDS[kind].ways(group, H200)
-    for space, pools in zip(spaces(group, H200, kind, steps), steps, strict=True):
-        assert space.enumerated == len(list(pools.pools())) == len(space.legal) + sum(space.pruned.values())
-        for launch in space.legal:
-            assert shared_bytes(launch, H200) <= H200.shared_bytes
-            assert accumulators(launch) <= knobs.MAX_ACCUMULATORS[True]
+    for space, step in zip(spaces(group, H200, kind, steps), steps, strict=True):
+        assert space.enumerated == len(list(step.pools())) == len(space.legal) + sum(space.pruned.values())
+        for choice in space.legal:
+            assert shared_bytes(choice.launch, H200) <= H200.shared_bytes
+            assert accumulators(choice.launch) <= knobs.MAX_ACCUMULATORS[True]
 
 
 def test_pruning_names_shared_memory_on_a_smaller_card() -> None:
@@ -49,13 +47,13 @@ def test_the_order_is_deterministic_and_starts_with_the_best() -> None:
     group = lora(64, 4096, 4096, 16)
     found = best(group, H200, "inline")
     assert found is not None
-    (pools,) = ranked_pools(group, H200, found[0])
+    (choices,) = ranked_pools(group, H200, found[0])
     choose._ranked_pools.cache_clear()
-    assert ranked_pools(group, H200, found[0]) == (pools,)
-    assert len(set(pools)) == len(pools) > 50
-    times = [each.us for pool in pools if (each := estimate(group, Schedule("inline", (pool,)), H200))]
-    assert len(times) == len(pools) and times == sorted(times)
-    assert found[0].pools == pools[:1]
+    assert ranked_pools(group, H200, found[0]) == (choices,)
+    assert len(set(choices)) == len(choices) > 50
+    times = [each.us for pools in choices if (each := estimate(group, Schedule("inline", pools), H200))]
+    assert len(times) == len(choices) and times == sorted(times)
+    assert found[0].pools == choices[0]
 
 
 @pytest.mark.parametrize("kind", ["inline", "split"])
@@ -91,10 +89,10 @@ def test_a_saved_down_product_is_not_split_along_k() -> None:
 
 def test_illegal_kinds_come_last_with_their_reason() -> None:
     bare = rank(bundle(64, 4096, (4096, 0), (1024, 0)), H200)
-    assert [(each.kind, each.legal, each.reason) for each in bare[1:]] == [
-        ("split", False, NO_BRANCH),
-        ("inline", False, NO_BRANCH),
+    assert [(each.kind, each.reason) for each in bare if not each.legal] == [
+        (kind, NO_BRANCH) for kind in ("split", "inline", "two_pool")
     ]
+    assert [each.legal for each in bare] == [True] * 3 + [False] * 3
     group = lora(64, 4096, 4096, 16)
     batched = replace(group, members=tuple(replace(member, batch=2) for member in group.members))
     assert {each.reason for each in rank(batched, H200) if not each.legal} == {BATCHED}
@@ -117,6 +115,11 @@ def test_a_gain_within_the_error_of_the_model_stays_library() -> None:
     library = Candidate("library", True, "", 100.0)
     assert pick((Candidate("inline", True, "", 99.0), library)).kind == "library"
     assert pick((Candidate("inline", True, "", 96.0), library)).kind == "inline"
+
+
+def test_a_kind_on_request_is_not_picked() -> None:
+    library, asked = Candidate("library", True, "", 100.0), Candidate("two_pool", True, "", 50.0)
+    assert pick((asked, library)).kind == "library"
 
 
 def test_names_do_not_change_the_plan() -> None:

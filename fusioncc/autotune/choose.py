@@ -5,17 +5,22 @@ Everything is cached by the group's signature: identical layers are planned once
 """
 
 from functools import lru_cache
+from itertools import groupby
 
 from fusioncc.autotune.kinds import KINDS
 from fusioncc.autotune.space import Space, spaces
 from fusioncc.cost_models.constants import SLICE_US
 from fusioncc.cost_models.estimate import estimate, launch_cost
-from fusioncc.cost_models.launches import Launch, launches
+from fusioncc.cost_models.launches import launches
 from fusioncc.cost_models.traffic import warm_names
 from fusioncc.device import Device
 from fusioncc.group import Group
 from fusioncc.schedule import Candidate, Estimate, Pool, Schedule
 
+Pools = tuple[Pool, ...]
+"""The pools of one launch."""
+ON_REQUEST = ("concat", "horizontal", "two_pool")
+"""Kinds that run only when they are asked for: their predictions are not held to a measurement yet."""
 MIN_GAIN = 0.015
 """An emitted schedule must be predicted this much faster than ``library``: less is within the model's error."""
 
@@ -39,7 +44,7 @@ def rank(
 def pick(candidates: tuple[Candidate, ...]) -> Candidate:
     """The candidate to run: the fastest predicted, but ``library`` unless it is beaten by ``MIN_GAIN`` or is not
     there."""
-    legal = [candidate for candidate in candidates if candidate.legal]
+    legal = [candidate for candidate in candidates if candidate.legal and candidate.kind not in ON_REQUEST]
     library = next((candidate for candidate in legal if candidate.kind == "library"), None)
     if library is None or library is legal[0]:
         return legal[0]
@@ -48,11 +53,14 @@ def pick(candidates: tuple[Candidate, ...]) -> Candidate:
     return legal[0] if legal[0].predicted_us <= library.predicted_us * (1 - MIN_GAIN) else library
 
 
-def ranked_pools(group: Group, device: Device, schedule: Schedule, tier: str = "fp32") -> tuple[tuple[Pool, ...], ...]:
-    """For each launch of a schedule that was chosen here its legal pools, best first."""
-    launched = tuple(pool.members for pool in schedule.pools)
+def ranked_pools(group: Group, device: Device, schedule: Schedule, tier: str = "fp32") -> tuple[tuple[Pools, ...], ...]:
+    """For each launch of a schedule that was chosen here what its pools may be, best first."""
+    launched = [
+        {member for pool in pools for member in pool.members}
+        for _, pools in groupby(schedule.pools, key=lambda pool: pool.launch)
+    ]
     ways = KINDS[schedule.kind].ways(group.signature(), device)
-    way = next(at for at, steps in enumerate(ways) if tuple(step.members for step in steps) == launched)
+    way = next(at for at, steps in enumerate(ways) if [{*step.members} for step in steps] == launched)
     return _ranked_pools(group.signature(), device, schedule.kind, way, tier)
 
 
@@ -65,13 +73,13 @@ def _best(group: Group, device: Device, kind: str, tier: str) -> tuple[Schedule,
     for way in ways:
         ranked = _ranked_pools(group, device, kind, way, tier)
         if ranked:
-            schedules.append(Schedule(kind, tuple(pools[0] for pools in ranked)))
+            schedules.append(Schedule(kind, tuple(pool for choices in ranked for pool in choices[0])))
     timed = [(schedule, cost) for schedule in schedules if (cost := estimate(group, schedule, device, tier))]
     return min(timed, key=lambda each: each[1].us, default=None)
 
 
 @lru_cache(maxsize=1024)
-def _ranked_pools(group: Group, device: Device, kind: str, way: int, tier: str) -> tuple[tuple[Pool, ...], ...]:
+def _ranked_pools(group: Group, device: Device, kind: str, way: int, tier: str) -> tuple[tuple[Pools, ...], ...]:
     """Empty where a launch has no legal pool, or none that can be estimated."""
     found = _spaces(group, device, kind, way, tier)
     if not all(space.legal for space in found):
@@ -87,23 +95,25 @@ def _spaces(group: Group, device: Device, kind: str, way: int, tier: str) -> tup
 
 def _warm(group: Group, device: Device, kind: str, found: tuple[Space, ...], tier: str) -> tuple[frozenset[str], ...]:
     """What each launch finds in the L2. It depends on the order of the launches, not on their tiles."""
-    pools = tuple(pool for space in found if (pool := space.legal[0].pool))
-    return warm_names(launches(group, Schedule(kind, pools), tier), device)
+    pools = tuple(pool for space in found for pool in space.legal[0].pools)
+    sequence = launches(group, Schedule(kind, pools), tier)
+    warm = zip(sequence, warm_names(sequence, device), strict=True)
+    return tuple(names for launch, names in warm if launch.pool is not None)
 
 
-def _ranked(space: Space, warm: frozenset[str], device: Device) -> list[Pool]:
-    """The legal pools of one launch, best first; equal ones stay in order."""
-    timed: list[tuple[float, int, Pool]] = []
-    for index, launch in enumerate(space.legal):
-        cost = launch_cost(launch, warm, device)
-        if cost is not None and launch.pool is not None:
-            timed.append((cost.us + _added_later(space, launch), index, launch.pool))
-    return [pool for _, _, pool in sorted(timed, key=lambda entry: entry[:2])]
+def _ranked(space: Space, warm: frozenset[str], device: Device) -> list[Pools]:
+    """What the pools of one launch may be, best first; equal ones stay in order."""
+    timed: list[tuple[float, int, Pools]] = []
+    for index, choice in enumerate(space.legal):
+        cost = launch_cost(choice.launch, warm, device)
+        if cost is not None:
+            timed.append((cost.us + _added_later(space, choice.pools), index, choice.pools))
+    return [pools for _, _, pools in sorted(timed, key=lambda entry: entry[:2])]
 
 
-def _added_later(space: Space, launch: Launch) -> float:
-    """What this launch's slices cost those that add them, us."""
-    return 0.0 if launch.pool is None else SLICE_US * launch.pool.k_split * space.consumers
+def _added_later(space: Space, pools: Pools) -> float:
+    """What the slices of this launch cost those that add them, us."""
+    return SLICE_US * max(pool.k_split for pool in pools) * space.consumers
 
 
 @lru_cache(maxsize=1024)

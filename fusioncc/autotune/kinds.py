@@ -7,27 +7,18 @@ own. A new kind is one more entry of ``KINDS``.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from fusioncc.autotune import knobs
-from fusioncc.cost_models.constants import TMA_CAPABILITY
-from fusioncc.descriptors import refusal
+from fusioncc.autotune.side_by_side import side_by_side_ways
+from fusioncc.autotune.step import Step, tma_workers
+from fusioncc.autotune.two_pool import two_pool_ways
 from fusioncc.device import Device
 from fusioncc.group import Group
 from fusioncc.schedule import Pool, padded_rank
 
-NO_BRANCH = "no low-rank branch to join; bundles of main members alone run as library until concat/horizontal exist"
+NO_BRANCH = "no low-rank branch to join"
 BATCHED = "batched members have no emitted form yet"
-
-
-@dataclass(frozen=True)
-class Step:
-    """One launch of a kind: the members it covers, and what generates its pools."""
-
-    role: str
-    members: tuple[int, ...]
-    pools: Callable[[], Iterator[Pool]]
-    consumers: int = 0
-    """Later launches that add this step's partial sums, slice by slice."""
 
 
 @dataclass(frozen=True)
@@ -51,22 +42,24 @@ def _never(group: Group) -> str:
     return ""
 
 
+def _batched(group: Group) -> str:
+    return BATCHED if any(member.batch > 1 for member in group.members) else ""
+
+
 def _no_form(group: Group) -> str:
-    if any(member.batch > 1 for member in group.members):
-        return BATCHED
-    return "" if group.branches else NO_BRANCH
+    return _batched(group) or ("" if group.branches else NO_BRANCH)
 
 
 def _main_step(mains: tuple[int, ...], launch: int, workers: int = 0) -> Step:
     """The tiles of a bundle of main members; with ``workers``, also persistent TMA pools of that many programs."""
 
-    def pools() -> Iterator[Pool]:
+    def pools() -> Iterator[tuple[Pool, ...]]:
         for tile in knobs.main_tiles():
-            yield Pool("main", mains, tile, launch)
+            yield (Pool("main", mains, tile, launch),)
         for tile in knobs.TMA_TILES if workers else ():
-            yield Pool("main", mains, tile, launch, workers=workers)
+            yield (Pool("main", mains, tile, launch, workers=workers),)
 
-    return Step("main", mains, pools)
+    return Step(mains, pools)
 
 
 def _inline_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
@@ -77,9 +70,7 @@ def _inline_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
 
 def _split_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
     def way(launches: tuple[tuple[int, ...], ...]) -> tuple[Step, ...]:
-        mains = (
-            _main_step(mains, at, _tma_workers(group, mains, device)) for at, mains in enumerate(launches, start=1)
-        )
+        mains = (_main_step(mains, at, tma_workers(group, mains, device)) for at, mains in enumerate(launches, start=1))
         return (_down_step(group, consumers=len(launches)), *mains)
 
     return tuple(way(launches) for launches in bundles(group))
@@ -90,25 +81,22 @@ def _down_step(group: Group, consumers: int) -> Step:
     columns = max(padded_rank(group.members[down].n) for down in downs)
     saved = any(branch.saved for branch in group.branches)
 
-    def pools() -> Iterator[Pool]:
+    def pools() -> Iterator[tuple[Pool, ...]]:
         for tile in knobs.down_tiles(columns):
             for k_split in (1,) if saved else knobs.K_SPLIT:
-                yield Pool("down", downs, tile, 0, k_split=k_split)
+                yield (Pool("down", downs, tile, 0, k_split=k_split),)
 
-    return Step("down", downs, pools, consumers)
-
-
-def _tma_workers(group: Group, mains: tuple[int, ...], device: Device) -> int:
-    """Programs of a persistent pool, one a multiprocessor; 0 where a member has no TMA form on ``device``."""
-    tma = device.capability >= TMA_CAPABILITY and not any(refusal(group, main) for main in mains)
-    return device.multiprocessors if tma else 0
+    return Step(downs, pools, consumers)
 
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
         Kind("library", _never, lambda group, device: ()),
+        Kind("concat", _batched, partial(side_by_side_ways, uniform=True)),
+        Kind("horizontal", _batched, partial(side_by_side_ways, uniform=False)),
         Kind("split", _no_form, _split_ways),
         Kind("inline", _no_form, _inline_ways),
+        Kind("two_pool", _no_form, two_pool_ways),
     )
 }

@@ -32,6 +32,17 @@ TMA_TILES = (
 )
 """Main tiles through TMA descriptors that came near the vendor GEMM on an H200, with a low-rank join."""
 
+SIDE_TILES = (
+    TileConfig(16, 64, 128, 4, 4, swap_operands=True),
+    TileConfig(16, 32, 128, 4, 4, swap_operands=True),
+    TileConfig(64, 64, 128, 4, 4),
+    TileConfig(64, 128, 64, 4, 4),
+    TileConfig(128, 128, 64, 8, 3),
+    TileConfig(128, 256, 64, 8, 3),
+    TileConfig(32, 64, 32, 4, 3),
+)
+"""Main tiles beside down tiles; few, since a product that goes through memory seldom wins."""
+
 
 def main_tiles() -> Iterator[TileConfig]:
     """Every main tile config with pointer loads, in a fixed order; few rows in both orientations."""

@@ -5,18 +5,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fusioncc.autotune import knobs
-from fusioncc.autotune.kinds import Step
-from fusioncc.cost_models.launches import Launch, launches, with_pool
+from fusioncc.autotune.step import Step
+from fusioncc.cost_models.launches import Launch, launches, with_pools
 from fusioncc.device import Device
 from fusioncc.group import Group
-from fusioncc.schedule import Schedule
+from fusioncc.schedule import Pool, Schedule
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a launch may be: its pools, and how the cost models see them."""
+
+    pools: tuple[Pool, ...]
+    launch: Launch
 
 
 @dataclass(frozen=True)
 class Space:
     """One launch: its legal forms in a fixed order; ``enumerated`` is their number and all of ``pruned``."""
 
-    legal: tuple[Launch, ...]
+    legal: tuple[Choice, ...]
     enumerated: int
     pruned: Mapping[str, int] = field(default_factory=dict)
     consumers: int = 0
@@ -30,22 +38,34 @@ class Space:
 
 def spaces(group: Group, device: Device, kind: str, steps: tuple[Step, ...], tier: str = "fp32") -> tuple[Space, ...]:
     """One :class:`Space` for each of the ``steps`` of ``kind``, in order."""
-    first = tuple(next(step.pools()) for step in steps)
-    skeleton = launches(group, Schedule(kind, first), tier)
+    first = tuple(pool for step in steps for pool in next(step.pools()))
+    skeleton = [launch for launch in launches(group, Schedule(kind, first), tier) if launch.pool is not None]
     return tuple(_space(step, base, device) for step, base in zip(steps, skeleton, strict=False))
 
 
 def _space(step: Step, base: Launch, device: Device) -> Space:
     pruned: Counter[str] = Counter()
     legal = []
-    for pool in step.pools():
-        launch = with_pool(base, pool)
-        columns = pool.tile.block_n if step.role == "down" else launch.n
-        reason = knobs.oversized(pool.tile, launch.m, columns, -(-launch.k // pool.k_split)) or knobs.prune(
-            launch, device
-        )
+    for pools in step.pools():
+        launch = with_pools(base, pools)
+        reason = _oversized(launch) or knobs.prune(launch, device)
         if reason:
             pruned[reason] += 1
         else:
-            legal.append(launch)
+            legal.append(Choice(pools, launch))
     return Space(tuple(legal), len(legal) + pruned.total(), dict(pruned), step.consumers)
+
+
+def _oversized(launch: Launch) -> str:
+    """Why a tile is out of proportion to its member: of a bundle's parts in one tile the widest counts."""
+    widest: dict[Pool, Launch] = {}
+    for part in launch.parts:
+        assert part.pool is not None
+        if part.pool not in widest or part.n > widest[part.pool].n:
+            widest[part.pool] = part
+    reasons = []
+    for pool, part in widest.items():
+        columns = pool.tile.block_n if part.body == "down" else part.n
+        depth = -(-part.k // pool.k_split) or pool.tile.block_k
+        reasons.append(knobs.oversized(pool.tile, part.m, columns, depth))
+    return next(filter(None, reasons), "")

@@ -5,12 +5,13 @@ share under its own name (``x_ptr``, ``K``) and everything else once for each me
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 
 from fusioncc.codegen.kernel import TILE, Kernel, Param, Part, function, part, signature, total
-from fusioncc.codegen.lines import call, indented
+from fusioncc.codegen.lines import call
 from fusioncc.schedule import Pool, Schedule
 
 Names = Mapping[str, str]
@@ -29,21 +30,89 @@ def bundle(members: Sequence[Kernel]) -> Kernel:
     """
     if len(members) == 1:
         return members[0]
-    names = _names(members)
-    ends = [_renamed(member.tiles, mine) for member, mine in zip(members, names, strict=True)]
-    declared = total([_renamed(member.prologue, mine) for member, mine in zip(members, names, strict=True)])
-    counted = _counted(ends[:-1])
-    functions = _functions(members)
-    sources = ["\n".join(_source(member, name)) + "\n" for member, name in zip(members, functions, strict=True)]
+    together = Together(tuple(members))
     return replace(
         members[0],
-        stem="bundle",
-        body=_dispatch(members, names, functions),
+        stem="bundle" if len({member.stem for member in members}) > 1 else f"{members[0].stem}s",
+        bundled=together.shapes,
+        body=part(params=(TILE,)) + together.dispatch(len(members)),
         grid=tuple(blocks for member in members for blocks in member.grid),
-        tiles=part(f"end_{len(ends) - 2} + {ends[-1].lines[0]}", params=ends[-1].params),
-        helpers=tuple(dict.fromkeys([*(each for member in members for each in member.helpers), *sources])),
-        prologue=Part(tuple(dict.fromkeys(declared.lines)), declared.params) + counted,
+        tiles=together.last_end(len(members)),
+        helpers=together.helpers,
+        prologue=together.declared() + together.ends(len(members)),
     )
+
+
+@dataclass(frozen=True)
+class Together:
+    """Members of one kernel as its device functions, with the names that the kernel has for their parameters."""
+
+    members: tuple[Kernel, ...]
+
+    @cached_property
+    def names(self) -> list[Names]:
+        return _names(self.members)
+
+    @cached_property
+    def functions(self) -> list[str]:
+        """Name of the device function of each member: one for members of one text."""
+        by_text: dict[tuple[str, ...], str] = {}
+        return [by_text.setdefault(_source(each, ""), f"{each.stem}_tile_{each.number}") for each in self.members]
+
+    @property
+    def helpers(self) -> tuple[str, ...]:
+        """Source of the device functions, and of those that they call."""
+        called = [helper for member in self.members for helper in member.helpers]
+        named = zip(self.members, self.functions, strict=True)
+        return tuple(dict.fromkeys([*called, *("\n".join(_source(each, name)) + "\n" for each, name in named)]))
+
+    @property
+    def shapes(self) -> tuple[str, ...]:
+        """Tile shapes, each once."""
+        return tuple(dict.fromkeys(member.shape for member in self.members))
+
+    def declared(self) -> Part:
+        """What a program does once for the members: their descriptors."""
+        every = total([_renamed(each.prologue, mine) for each, mine in zip(self.members, self.names, strict=True)])
+        return Part(tuple(dict.fromkeys(every.lines)), every.params)
+
+    def tiles(self, index: int) -> Part:
+        """The number of tiles of a member, as source."""
+        return _renamed(self.members[index].tiles, self.names[index])
+
+    def ends(self, count: int) -> Part:
+        """``end_0``, ``end_1``, ...: where the tiles of each of the first ``count`` members end, but of the last."""
+        body = Part()
+        for index in range(count - 1):
+            before, tiles = f"end_{index - 1} + " if index else "", self.tiles(index)
+            body += part(f"end_{index} = {before}{tiles.lines[0]}", params=tiles.params)
+        return body
+
+    def last_end(self, count: int) -> Part:
+        """The number of all tiles of the first ``count`` members, as source."""
+        tiles = self.tiles(count - 1)
+        return part((f"end_{count - 2} + " if count > 1 else "") + tiles.lines[0], params=tiles.params)
+
+    def dispatch(self, count: int, end: str = "") -> Part:
+        """Call the one of the first ``count`` members that the tile belongs to; none from ``end`` on, where given.
+
+        One ``if`` after another: Triton gives the operand tiles of an ``if`` and of its ``else`` memory of their own.
+        """
+        body = Part()
+        for index in range(count):
+            upper = f"end_{index}" if index < count - 1 else end
+            bounds = [f"end_{index - 1} <= tile"] * (index > 0) + [f"tile < {upper}"] * bool(upper)
+            body += part(f"if {' and '.join(bounds)}:")
+            body += self.call(index, f"tile - end_{index - 1}" if index else "tile").indented()
+        return body
+
+    def call(self, index: int, tile: str) -> Part:
+        """Run one tile of a member; ``tile`` is source of its number."""
+        member, mine = self.members[index], self.names[index]
+        taken = signature(member.body.params, member.stem)
+        arguments = [tile if param == TILE else mine[param.name] for param in taken]
+        lines = call(self.functions[index], arguments, depth=3)
+        return part(*lines, params=tuple(_param(param, mine) for param in taken if param != TILE))
 
 
 def _names(members: Sequence[Kernel]) -> list[Names]:
@@ -93,37 +162,5 @@ def _param(param: Param, names: Names) -> Param:
     return replace(param, arg=replace(param.arg, name=names[param.name]))
 
 
-def _counted(tiles: Iterable[Part]) -> Part:
-    """``end_0``, ``end_1``, ...: where the tiles of each member but the last end."""
-    body = Part()
-    for index, count in enumerate(tiles):
-        before = f"end_{index - 1} + " if index else ""
-        body += part(f"end_{index} = {before}{count.lines[0]}", params=count.params)
-    return body
-
-
-def _functions(members: Sequence[Kernel]) -> list[str]:
-    """Name of the device function of each member: one for members of one text."""
-    by_text: dict[tuple[str, ...], str] = {}
-    return [by_text.setdefault(_source(member, ""), f"{member.stem}_tile_{member.number}") for member in members]
-
-
 def _source(member: Kernel, name: str) -> tuple[str, ...]:
     return function(name, signature(member.body.params, member.stem), member.body)
-
-
-def _dispatch(members: Sequence[Kernel], names: Sequence[Names], functions: Sequence[str]) -> Part:
-    """Which member the tile belongs to.
-
-    One ``if`` after another: Triton gives the operand tiles of an ``if`` and of its ``else`` memory of their own.
-    """
-    lines: list[str] = []
-    params: list[Param] = [TILE]
-    for index, (member, mine, name) in enumerate(zip(members, names, functions, strict=True)):
-        taken = signature(member.body.params, member.stem)
-        number = f"tile - end_{index - 1}" if index else "tile"
-        bounds = [f"end_{index - 1} <= tile"] * (index > 0) + [f"tile < end_{index}"] * (index < len(members) - 1)
-        lines.append(f"if {' and '.join(bounds)}:")
-        lines += indented(call(name, [number if param == TILE else mine[param.name] for param in taken], depth=3))
-        params += [_param(param, mine) for param in taken]
-    return part(*lines, params=tuple(params))

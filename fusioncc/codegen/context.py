@@ -90,6 +90,14 @@ class Context:
         member = self.member(down)
         return Buffer(f"saved{self.tail(down, self.downs)}", (M, member.n), member.dtype, "saved", down)
 
+    def counters(self) -> Buffer:
+        """What the workers of a persistent kernel count together: three numbers, and one for each block of rows."""
+        return Buffer("counters", (4, M), "int32", "counters", self.mains[0])
+
+    def product(self, main: int) -> Buffer:
+        """``X @ W`` in fp32, for a later launch to add to."""
+        return Buffer(f"product{self.tail(main, self.mains)}", (M, self.member(main).n), "fp32", "scratch", main)
+
     def slices(self, down: int, k_split: int) -> Buffer:
         """fp32 partial sums of a down product, one slice after another."""
         shape = (k_split, M, padded_rank(self.member(down).n))

@@ -5,7 +5,21 @@ from fusioncc.codegen.context import Context
 from fusioncc.codegen.kernel import Kernel, Part, part, total
 from fusioncc.codegen.low_rank import rank_vectors
 from fusioncc.codegen.main_tile import MainTile
-from fusioncc.schedule import Pool, Schedule
+from fusioncc.codegen.pool_rules import require_branches, require_roles
+from fusioncc.errors import EmissionError
+from fusioncc.schedule import Pool, Schedule, mixes_mma
+
+
+def require(context: Context, schedule: Schedule) -> None:
+    """Main pools only, and something to join.
+
+    Raises:
+        EmissionError: the pools do not make such a schedule.
+    """
+    require_roles(schedule, ("main",))
+    require_branches(context, schedule)
+    if any(mixes_mma(pool.tile) for pool in schedule.pools):
+        raise EmissionError("a swapped inline tile this wide would mix warp-group and warp-level MMA in one loop")
 
 
 def kernels(context: Context, schedule: Schedule) -> list[Kernel]:
@@ -36,7 +50,7 @@ def inline_main(context: Context, pool: Pool, main: int) -> Kernel:
         + part("")
         + tile.epilogue()
     )
-    return tile.kernel("main", body)
+    return tile.kernel("main", body, (tile.x, tile.w, tile.out))
 
 
 def _joins(tile: MainTile) -> Part:

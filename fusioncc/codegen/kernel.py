@@ -16,7 +16,8 @@ from fusioncc.schedule import TileConfig
 KINDS = ("local", "operand", "buffer", "rows", "constexpr")
 """Order of a signature: what the caller defines, tensors that are read, tensors that are written, M, constants."""
 SIDES = ("BLOCK_M", "BLOCK_N", "BLOCK_K")
-CONSTANTS = ("N", "K", r"R\d*", r"RP\d*", r".*_STRIDE.*", r".*SCALE\d*", "GROUP_M", "WORKERS", "K_.*", *SIDES)
+WALK = ("GROUP_M", ".*WORKERS", "LATE", "CHUNK", "K_.*")
+CONSTANTS = ("N", "K", r"R\d*", r"RP\d*", r".*_STRIDE.*", r".*SCALE\d*", *WALK, *SIDES)
 """Order of the constants: sizes, strides, factors, tiling. ``_0`` at the end of a name counts for nothing."""
 
 
@@ -117,10 +118,25 @@ class Kernel:
     """What a program does once, before its tiles."""
     number: int = 0
     """Tells members of one kind apart in a bundle."""
+    bundled: tuple[str, ...] = ()
+    """Tile shapes of a bundle's members; empty for a single kernel."""
+    walks: bool = False
+    """Whether the body finds its tiles itself."""
+
+    @property
+    def shape(self) -> str:
+        """The tile in words: ``64x128x64``."""
+        if self.bundled:
+            return " and ".join(self.bundled)
+        columns = "RP" if self.stem == "down" else str(self.tile.block_n)
+        depth = "" if self.stem == "up" else f"x{self.tile.block_k}"
+        return f"{self.tile.block_m}x{columns}{depth}" + (", transposed" if self.tile.swap_operands else "")
 
     @property
     def whole(self) -> Part:
         """The function's lines: one tile, or a loop in which the program walks over every ``WORKERS``-th tile."""
+        if self.walks:
+            return self.prologue + self.body
         if self.workers is None:
             number = part("tile = tl.program_id(0)") if TILE in self.body.params else Part()
             return self.prologue + number + self.body

@@ -18,14 +18,20 @@ class Buffer:
     """A contiguous tensor that the module allocates: an output or a scratch buffer.
 
     ``shape`` entries are sizes, or ``M``. ``role`` says what it holds: ``output`` (of main member ``member``),
-    ``saved`` (the down product of member ``member``, written out), ``scratch`` (fp32 partial slices).
+    ``saved`` (the down product of member ``member``, written out), ``scratch`` (fp32 partial slices), ``counters``
+    (zeros at the start of every launch).
     """
 
     name: str
     shape: tuple[int | str, ...]
     dtype: str
-    role: Literal["output", "saved", "scratch"]
+    role: Literal["output", "saved", "scratch", "counters"]
     member: int
+
+    @property
+    def kept(self) -> bool:
+        """Whether the rest of the graph reads it."""
+        return self.role in ("output", "saved")
 
 
 @dataclass(frozen=True)

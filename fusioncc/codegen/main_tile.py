@@ -1,5 +1,6 @@
 """One tile of a main member's GEMM: its vectors, its operands, its accumulator, and the epilogue that stores it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fusioncc.codegen.context import Context
@@ -78,24 +79,24 @@ class MainTile:
             return DescriptorTile("out", ("M", "N"), ("M", "N"), starts, 1, "N", (ROWS, *params), blocks)
         return Tile("out", "out_ptr", (self.write_rows, self._cols()[2]), ("N", "1"), params, self._swap)
 
-    def kernel(self, stem: str, body: Part) -> Kernel:
-        """The kernel that runs ``body`` for every tile of the member."""
+    def kernel(self, stem: str, body: Part, tiles: Sequence[Tile | DescriptorTile]) -> Kernel:
+        """The kernel that runs ``body`` for every tile of the member; it reads and writes ``tiles``."""
         tile = self.pool.tile
         blocks = Blocks(
             tile.block_m, -(-self.member.n // tile.block_n), f"triton.cdiv({self.n.expression}, {tile.block_n})"
         )
         columns = part("tl.cdiv(N, BLOCK_N)", params=(self.n, *block_constants(tile, "N")))
-        tiles = tile_count(self.context.group, self.pool, columns)
-        described = [each for each in (self.x, self.w, self.out) if isinstance(each, DescriptorTile)]
-        declared = total([each.declare() for each in described])
+        count_source = tile_count(self.context.group, self.pool, columns)
+        declared = total([each.declare() for each in tiles if isinstance(each, DescriptorTile)])
         number = self.context.mains.index(self.main)
-        return Kernel(stem, body, tile, (blocks,), tiles, self.helpers, self.pool.workers, declared, number)
+        return Kernel(stem, body, tile, (blocks,), count_source, self.helpers, self.pool.workers, declared, number)
 
     def vectors(self) -> Part:
         """Which tile this program computes, and its index vectors."""
         order = main_order(self.context.group, self.pool, self.n)
         if not self.pool.tile.tma:
-            return order + self._rows()[0] + self._cols()[0] + self.loop.vectors()
+            ks = Part() if self.pool.role == "up" else self.loop.vectors()
+            return order + self._rows()[0] + self._cols()[0] + ks
         rows = self._rows()[0] if self.low_ranks else Part()
         return order + rows + (self._cols()[0] if self.low_ranks or self.member.bias else Part())
 
@@ -118,6 +119,16 @@ class MainTile:
         found = [*self._product.helpers, *(helper for low_rank in self.low_ranks for helper in low_rank.helpers)]
         return tuple(dict.fromkeys(found))
 
+    def load_product(self) -> Part:
+        """``acc``: the product that an earlier launch wrote."""
+        product = self._product_tile("acc", self.read_rows, self.read_cols)
+        return product.setup() + product.load()
+
+    def store_product(self) -> Part:
+        """Write the accumulator as it is."""
+        product = self._product_tile("product", self.write_rows, self._cols()[2])
+        return product.setup() + product.store("acc")
+
     def epilogue(self) -> Part:
         """Biases in fp32, one rounding, the store."""
         body = self._add_bias("bias", self.member.bias, 1.0)
@@ -135,6 +146,10 @@ class MainTile:
     @property
     def _swap(self) -> bool:
         return self.pool.tile.swap_operands
+
+    def _product_tile(self, name: str, rows: Axis, cols: Axis) -> Tile:
+        params = (buffer_pointer("product_ptr", self.context.product(self.main)), self.n)
+        return Tile(name, "product_ptr", (rows, cols), ("N", "1"), params, self._swap)
 
     def _described(
         self, name: str, operand: Operand, letters: tuple[str, str], sizes: tuple[str, str], starts: tuple[str, str]

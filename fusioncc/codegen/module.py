@@ -96,12 +96,12 @@ class Module:
             lines.append(f"    {output.name:8} [{M}, {member.n}] {output.dtype} = {_formula(self.context, main)}")
         lines.append("")
         for kernel, name in zip(self.kernels, self._function_names(), strict=True):
-            lines.append(f"    {name}: {_tile_words(kernel)}")
+            lines += paragraph(_tile_words(kernel), first=f"    {name}: ", rest="        ")
         return (*lines, "", *paragraph(f"Why this schedule: {self.why}"), '"""')
 
     def _launch(self, names: tuple[str, ...]) -> tuple[str, ...]:
         tensors = tuple(self.context.names().values())
-        results = [buffer.name for buffer in self.buffers if buffer.role != "scratch"]
+        results = [buffer.name for buffer in self.buffers if buffer.kept]
         body: list[str] = [
             *paragraph(
                 f'"""{", ".join(results)} from tensors in the shapes of the header ([K, N] for weights); '
@@ -112,8 +112,9 @@ class Module:
             "m = x.shape[0]",
         ]
         for buffer in self.buffers:
+            make = "torch.zeros" if buffer.role == "counters" else "empty"
             body += call(
-                f"{buffer.name} = empty", [self._shape(buffer), f"dtype={self._dtype(buffer)}", "device=x.device"]
+                f"{buffer.name} = {make}", [self._shape(buffer), f"dtype={self._dtype(buffer)}", "device=x.device"]
             )
         for kernel, name in zip(self.kernels, names, strict=True):
             body += kernel.launch_source(name)
@@ -121,7 +122,7 @@ class Module:
         return (*call("def launch", [*tensors, "empty=torch.empty"], ":", depth=0), *indented(body))
 
     def _shape(self, buffer: Buffer) -> str:
-        if buffer.role == "scratch":
+        if not buffer.kept:
             return f"({', '.join('m' if size == M else str(size) for size in buffer.shape)})"
         names = self.context.names()
         return f"(m, {names[self.context.member(buffer.member).weight]}.shape[1])"
@@ -153,12 +154,9 @@ def _scaled(scale: float, *factors: str) -> str:
 
 
 def _tile_words(kernel: Kernel) -> str:
-    tile = kernel.tile
-    columns = "RP" if kernel.stem == "down" else str(tile.block_n)
-    swap = ", transposed" if tile.swap_operands else ""
     count = " + ".join(f"{blocks.count}" for blocks in kernel.grid)
     programs = f"{count} programs for a block of rows"
     if kernel.workers is not None:
-        programs = f"{count} tiles for a block of rows, TMA, {kernel.workers} persistent programs"
-    size = f"{tile.block_m}x{columns}x{tile.block_k}{swap}"
-    return f"tile {size}, {programs}, {tile.num_warps} warps, {tile.num_stages} stages"
+        tma = ", TMA" * kernel.tile.tma
+        programs = f"{count} tiles for a block of rows{tma}, {kernel.workers} persistent programs"
+    return f"tile {kernel.shape}, {programs}, {kernel.tile.num_warps} warps, {kernel.tile.num_stages} stages"

@@ -8,7 +8,12 @@ from fusioncc.codegen.lines import call, indented, returned
 from fusioncc.group import Branch, Operand
 from fusioncc.schedule import Schedule
 
-TORCH_DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
+TORCH_DTYPES = {
+    "bf16": "torch.bfloat16",
+    "fp16": "torch.float16",
+    "fp32": "torch.float32",
+    "int32": "torch.int32",
+}
 TIMED_BYTES = 256 << 20
 """Operands rotated in the timing loop: more than any L2."""
 MAX_SETS = 16

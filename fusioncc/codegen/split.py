@@ -7,9 +7,25 @@ from fusioncc.codegen.kernel import Kernel, Part, constant, part, total
 from fusioncc.codegen.launch import Blocks
 from fusioncc.codegen.low_rank import LowRank, helpers, low_ranks, rank_vectors
 from fusioncc.codegen.main_tile import MainTile
+from fusioncc.codegen.pool_rules import require_branches, require_downs_before, require_roles
 from fusioncc.codegen.tile import row_vectors, wide_rows
 from fusioncc.codegen.tile_order import down_order, one_row_block, tile_count
+from fusioncc.errors import EmissionError
 from fusioncc.schedule import Pool, Schedule
+
+
+def require(context: Context, schedule: Schedule) -> None:
+    """Down pools, each in a launch of its own, before the main pools that join what they compute.
+
+    Raises:
+        EmissionError: the pools do not make such a schedule.
+    """
+    require_roles(schedule, ("down", "main"))
+    require_branches(context, schedule)
+    require_downs_before(context, schedule, "main")
+    for pools in by_launch(schedule):
+        if len(pools) > 1 and any(pool.role == "down" for pool in pools):
+            raise EmissionError("a down pool has a launch of its own")
 
 
 def kernels(context: Context, schedule: Schedule) -> list[Kernel]:
@@ -52,7 +68,9 @@ def down_kernel(context: Context, pool: Pool) -> Kernel:
             body += low_rank.store_slice(context.slices(low_rank.branch.down, pool.k_split), write_rows, wide)
     blocks = Blocks(pool.tile.block_m, pool.k_split, "" if pool.k_split == 1 else str(pool.k_split))
     k_split = part("1") if pool.k_split == 1 else part("K_SPLIT", params=(constant("K_SPLIT", pool.k_split),))
-    return Kernel("down", body, pool.tile, (blocks,), tile_count(context.group, pool, k_split), helpers(lows))
+    number = context.downs.index(pool.members[0])
+    tiles = tile_count(context.group, pool, k_split)
+    return Kernel("down", body, pool.tile, (blocks,), tiles, helpers(lows), number=number)
 
 
 def joined_main(context: Context, pool: Pool, main: int, splits: dict[int, int]) -> Kernel:
@@ -67,7 +85,7 @@ def joined_main(context: Context, pool: Pool, main: int, splits: dict[int, int])
         + part("")
         + tile.epilogue()
     )
-    return tile.kernel("main", body)
+    return tile.kernel("main", body, (tile.x, tile.w, tile.out))
 
 
 def opening(tile: MainTile, splits: dict[int, int]) -> Part:

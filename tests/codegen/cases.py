@@ -102,6 +102,47 @@ def split(value: Group, tile: TileConfig, down: TileConfig, k_split: int = 1, gr
     return Schedule("split", (Pool("down", downs, down, 0, k_split=k_split), *mains))
 
 
+def side_by_side(value: Group, kind: str, tile: TileConfig, down: TileConfig, k_split: int = 1) -> Schedule:
+    """``concat`` or ``horizontal``: mains and downs in one launch, joins in the next; ``concat`` has one tile shape."""
+    joined = tuple(main for main in value.mains if value.branches_of(main))
+    downs = tuple(i for i, member in enumerate(value.members) if member.role == "down")
+    workers = 3 if tile.tma else None
+    if kind == "concat":
+        down = replace(tile, block_n=down.block_n)
+        pools = [Pool("main", value.mains, tile, 0, workers=workers, group_m=2)]
+    else:
+        tiles = [tile, replace(tile, block_n=tile.block_n // 2)]
+        pools = [
+            Pool("main", (main,), tiles[at % 2], 0, workers=workers, group_m=2) for at, main in enumerate(value.mains)
+        ]
+    if joined:
+        pools.append(Pool("down", downs, down, 0, k_split=k_split))
+        pools.append(Pool("up", joined, TileConfig(16, 64, 16, 4, 2), 1))
+    return Schedule(kind, tuple(pools))
+
+
+def two_pool(
+    value: Group,
+    tile: TileConfig,
+    down: TileConfig,
+    workers: int,
+    downs: int,
+    k_split: int,
+    chunk: int | None = None,
+    late: int = 0,
+) -> Schedule:
+    """``two_pool`` with main tiles from stripes, or from a queue of chunks."""
+    members = tuple(i for i, member in enumerate(value.members) if member.role == "down")
+    down = replace(down, num_warps=tile.num_warps, num_stages=tile.num_stages, block_m=tile.block_m)
+    return Schedule(
+        "two_pool",
+        (
+            Pool("down", members, down, 0, workers=downs, k_split=k_split, late=late),
+            Pool("main", value.mains, tile, 0, workers=workers, chunk=chunk, group_m=2),
+        ),
+    )
+
+
 TILE = TileConfig(32, 64, 64, 4, 3)
 """Four steps over K=200, the last of them ragged."""
 DOWN = TileConfig(32, 16, 64, 4, 3)
@@ -133,6 +174,7 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
     plain = group(300, 200, Main(330, (Lora(12),)))
     long = group(2048, 4096, Main(4096, (Lora(16),)))
     saved = group(2048, 4096, Main(4096, (Lora(16, saved=True),)))
+    plain_few = group(64, 4096, *(Main(n, ()) for n in (4096, 1024, 1024)))
     few = group(16, 4096, *(Main(n, (Lora(16),)) for n in (4096, 1024, 1024)))
     q_and_v = group(2048, 4096, Main(4096, (Lora(16),)), Main(1024, branches=()), Main(1024, (Lora(16),)))
     return {
@@ -152,5 +194,17 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
             bundled(split(q_and_v, TileConfig(128, 128, 64, 8, 3, tma=True), down, k_split=4)),
             "fp32",
         ),
+        "concat_plain": (plain_few, side_by_side(plain_few, "concat", TileConfig(64, 64, 64, 4, 4), down), "fp32"),
+        "horizontal_lora": (
+            mlp,
+            side_by_side(mlp, "horizontal", big, replace(down, block_k=64), k_split=4),
+            "fp32",
+        ),
+        "two_pool_stripes": (
+            long,
+            two_pool(long, replace(wide, tma=True), replace(down, block_k=64), 132, 64, 4, late=1),
+            "fp32",
+        ),
+        "two_pool_queue": (q_and_v, two_pool(q_and_v, TileConfig(64, 64, 64, 4, 3), down, 264, 16, 2, chunk=4), "fp32"),
         "split_saved": (saved, split(saved, wide, down), "fp32"),
     }

@@ -42,6 +42,7 @@ from fusioncc.group import Group
 from fusioncc.schedule import Schedule
 from tests.codegen.cases import golden
 
+TRITON_DTYPES = {"int32": "i32"}
 DEVICES = {80: get_device("a100-80"), 90: get_device("h200"), 100: get_device("b200")}
 """A card of each capability: its shared memory, and what the cost model predicts for it."""
 
@@ -76,7 +77,8 @@ def usages(module: EmittedModule, group: Group, schedule: Schedule, tier: str, d
         namespace = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(namespace)
         seen = set()
-        for launch, model in zip(module.launches, launches(group, schedule, tier), strict=True):
+        models = [model for model in launches(group, schedule, tier) if model.pool is not None]
+        for launch, model in zip(module.launches, models, strict=True):
             if launch.kernel not in seen:
                 seen.add(launch.kernel)
                 used = compiled(getattr(namespace, launch.kernel), launch, module, group.m, device.capability)
@@ -98,7 +100,7 @@ def compiled(
             signature[arg.name] = "i32"
         else:
             dtype = arg.operand.dtype if arg.operand is not None else buffers[str(arg.value)]
-            signature[arg.name] = f"*{dtype}"
+            signature[arg.name] = f"*{TRITON_DTYPES.get(dtype, dtype)}"
         if arg.kind != "rows" or m % 16 == 0:
             attributes[(index,)] = [["tt.divisibility", 16]]
     source = ASTSource(function, signature=signature, constexprs=constants, attrs=attributes)

@@ -9,9 +9,9 @@ import torch
 from fusioncc.codegen import emit
 from fusioncc.descriptors import refusal
 from fusioncc.group import Group, Output
-from fusioncc.schedule import COMPENSATED_STEP, Schedule, TileConfig
+from fusioncc.schedule import COMPENSATED_STEP, Schedule, TileConfig, padded_rank
 from tests.codegen import reference
-from tests.codegen.cases import DESCRIBED, DOWN, SWAPPED, TILE, Lora, Main, bundled, group, inline, split
+from tests.codegen.cases import DESCRIBED, DOWN, SWAPPED, TILE, Lora, Main, bundled, group, inline, side_by_side, split
 
 
 def schedules(value: Group) -> dict[str, Schedule]:
@@ -27,6 +27,7 @@ def schedules(value: Group) -> dict[str, Schedule]:
     }
 
 
+PLAIN = group(70, 208, Main(192, (), bias=True), Main(64, ()), Main(72, ()))
 BUNDLES = {
     "gqa": group(33, 200, Main(192), Main(64), Main(64)),
     "one_without_a_branch": group(33, 200, Main(192, bias=True), Main(64, branches=()), Main(72)),
@@ -99,6 +100,27 @@ def test_bundles_are_as_close_as_eager(load, name: str, kind: str) -> None:
     assert len(outputs) == len(exact)
     for output, plain, truth in zip(outputs, eager, exact, strict=True):
         assert reference.rms(output, truth) <= 1.1 * reference.rms(plain.to(output.dtype), truth)
+
+
+@pytest.mark.parametrize("kind", ["concat", "horizontal"])
+@pytest.mark.parametrize("name", [*BUNDLES, "plain", "bias", "branch_biases", "tensor_scale", "fp32", "tf32", "fp16"])
+def test_side_by_side_is_as_close_as_eager(load, name: str, kind: str) -> None:
+    value = PLAIN if name == "plain" else {**GROUPS, **BUNDLES}[name]
+    fp32, saved = value.lhs.dtype == "fp32", any(branch.saved for branch in value.branches)
+    rank = max((padded_rank(value.members[branch.down].n) for branch in value.branches), default=16)
+    down = replace(DOWN, block_n=rank, block_k=COMPENSATED_STEP if fp32 else DOWN.block_k)
+    outputs, eager, exact = run(load, value, side_by_side(value, kind, TILE, down, 1 if saved else 3))
+    assert len(outputs) == len(exact)
+    slack = 2.0 if fp32 and value.fp32_precision == "ieee" else 1.1
+    for output, plain, truth in zip(outputs, eager, exact, strict=True):
+        assert reference.rms(output, truth) <= slack * reference.rms(plain.to(output.dtype), truth)
+
+
+@pytest.mark.parametrize("kind", ["concat", "horizontal"])
+def test_plain_members_through_descriptors(load, kind: str) -> None:
+    outputs, eager, exact = run(load, PLAIN, side_by_side(PLAIN, kind, DESCRIBED, DOWN))
+    for output, plain, truth in zip(outputs, eager, exact, strict=True):
+        assert reference.rms(output, truth) <= 1.1 * reference.rms(plain, truth)
 
 
 def test_a_bundle_of_unequal_tiles(load) -> None:

@@ -7,8 +7,8 @@ import pytest
 from fusioncc.codegen import emit
 from fusioncc.errors import EmissionError
 from fusioncc.group import Group
-from fusioncc.schedule import Schedule
-from tests.codegen.cases import DOWN, TILE, Lora, Main, bundled, group, inline, split
+from fusioncc.schedule import Pool, Schedule
+from tests.codegen.cases import DOWN, TILE, Lora, Main, bundled, group, inline, side_by_side, split, two_pool
 
 PLAIN = group(33, 200, Main(136))
 SAVED = group(33, 200, Main(136, (Lora(8, saved=True),)))
@@ -27,10 +27,10 @@ def with_pool(schedule: Schedule, index: int, **changes) -> Schedule:
 
 
 REFUSED: dict[str, tuple[Group, Schedule, str, str]] = {
-    "library": (PLAIN, Schedule("library"), "fp32", "'library' has no emitted form; emitted kinds: inline, split"),
+    "library": (PLAIN, Schedule("library"), "fp32", "'library' has no emitted form; emitted kinds: concat, horizontal"),
     "tier": (PLAIN, inline(PLAIN, TILE), "eager", "tier 'eager' has no emitted form"),
     "no pools": (PLAIN, Schedule("inline"), "fp32", "lists no main member"),
-    "no branch": (BARE, inline(BARE, TILE), "fp32", "no main member of the schedule has a low-rank branch"),
+    "no branch": (BARE, inline(BARE, TILE), "fp32", "no main member has a low-rank branch"),
     "fp8": (with_lhs(dtype="fp8e4m3"), inline(PLAIN, replace(TILE, block_k=32)), "fp32", "x is fp8e4m3"),
     "empty": (with_lhs(shape=(0, 200)), inline(PLAIN, TILE), "fp32", "x has a dimension of size 0"),
     "rank": (group(33, 2048, Main(4096, (Lora(512),))), inline(PLAIN, TILE), "fp32", "rank 512 of mm_a00 does not fit"),
@@ -58,7 +58,51 @@ REFUSED: dict[str, tuple[Group, Schedule, str, str]] = {
         "K steps of at most 32",
     ),
     "workers": (PLAIN, with_pool(inline(PLAIN, TILE), 0, workers=132), "fp32", "a TMA pool is persistent"),
-    "down of a launch": (PLAIN, with_pool(split(PLAIN, TILE, DOWN), 1, launch=0), "fp32", "a launch of its own"),
+    "down of a launch": (
+        TWO,
+        with_pool(split(TWO, TILE, DOWN), 1, launch=0),
+        "fp32",
+        "no down pool before the main pool",
+    ),
+    "two roles in a launch": (
+        PLAIN,
+        Schedule("split", (*split(PLAIN, TILE, DOWN).pools[:1], Pool("main", (0,), TILE, 0))),
+        "fp32",
+        "no down pool before the main pool",
+    ),
+    "products and joins": (
+        PLAIN,
+        with_pool(side_by_side(PLAIN, "horizontal", TILE, DOWN), 2, launch=0, tile=TILE),
+        "fp32",
+        "main and down pools in one launch, up pools in the next",
+    ),
+    "no joins": (
+        PLAIN,
+        replace(side_by_side(PLAIN, "concat", TILE, DOWN), pools=side_by_side(PLAIN, "concat", TILE, DOWN).pools[:2]),
+        "fp32",
+        "an up pool lists the main members with a branch",
+    ),
+    "unequal tiles of concat": (
+        PLAIN,
+        replace(side_by_side(PLAIN, "horizontal", TILE, DOWN), kind="concat"),
+        "fp32",
+        "have one shape",
+    ),
+    "more down workers": (PLAIN, two_pool(PLAIN, TILE, DOWN, 2, 3, 1), "fp32", "down workers are some of all workers"),
+    "no workers": (
+        PLAIN,
+        with_pool(two_pool(PLAIN, TILE, DOWN, 2, 1, 1), 1, workers=None),
+        "fp32",
+        "names its workers",
+    ),
+    "unequal rows": (
+        PLAIN,
+        with_pool(two_pool(PLAIN, TILE, DOWN, 2, 1, 1), 0, tile=replace(TILE, block_m=16)),
+        "fp32",
+        "blocks of the same rows",
+    ),
+    "late queue": (PLAIN, two_pool(PLAIN, TILE, DOWN, 2, 1, 1, chunk=2, late=1), "fp32", "are late in stripes"),
+    "chunks": (PLAIN, two_pool(PLAIN, TILE, DOWN, 2, 1, 1, chunk=0), "fp32", "a chunk has 1 to"),
     "launches": (PLAIN, with_pool(split(PLAIN, TILE, DOWN), 1, launch=2), "fp32", "in order of their launches"),
     "unequal warps": (
         TWO,

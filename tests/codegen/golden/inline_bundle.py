@@ -14,7 +14,7 @@
     b_2      [16, 1024] bf16, strides (1, 16)
     out_2    [M, 1024] bf16 = x @ w_2 + 2.0 * (x @ a_2) @ b_2
 
-    bundle_0: tile 16x32x128, transposed, 128 + 32 + 32 programs for a block of rows, 4 warps, 4 stages
+    mains_0: tile 16x32x128, transposed, 128 + 32 + 32 programs for a block of rows, 4 warps, 4 stages
 
 Why this schedule: A golden file.
 """
@@ -90,7 +90,7 @@ def main_tile_0(
 
 
 @triton.jit
-def bundle_0(
+def mains_0(
     x_ptr,
     w_0_ptr,
     a_0_ptr,
@@ -212,7 +212,7 @@ def launch(x, w_0, a_0, b_0, w_1, a_1, b_1, w_2, a_2, b_2, empty=torch.empty):
     tiles = triton.cdiv(m, 16) * triton.cdiv(w_0.shape[1], 32)
     tiles += triton.cdiv(m, 16) * triton.cdiv(w_1.shape[1], 32)
     tiles += triton.cdiv(m, 16) * triton.cdiv(w_2.shape[1], 32)
-    bundle_0[(tiles,)](
+    mains_0[(tiles,)](
         x_ptr=x,
         w_0_ptr=w_0,
         a_0_ptr=a_0,

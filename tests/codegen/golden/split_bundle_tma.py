@@ -13,7 +13,7 @@
     out_2    [M, 1024] bf16 = x @ w_2 + 2.0 * (x @ a_1) @ b_1
 
     down_0: tile 64xRPx128, 4 programs for a block of rows, 4 warps, 4 stages
-    bundle_0: tile 128x128x64, 32 + 8 + 8 tiles for a block of rows, TMA, 3 persistent programs, 8 warps, 3 stages
+    mains_0: tile 128x128x64, 32 + 8 + 8 tiles for a block of rows, TMA, 3 persistent programs, 8 warps, 3 stages
 
 Why this schedule: A golden file.
 """
@@ -172,7 +172,7 @@ def down_0(
 
 
 @triton.jit
-def bundle_0(
+def mains_0(
     x_ptr,
     w_0_ptr,
     w_1_ptr,
@@ -292,7 +292,7 @@ def launch(x, w_0, a_0, b_0, w_1, w_2, a_1, b_1, empty=torch.empty):
     tiles = triton.cdiv(m, 128) * triton.cdiv(w_0.shape[1], 128)
     tiles += triton.cdiv(m, 128) * triton.cdiv(w_1.shape[1], 128)
     tiles += triton.cdiv(m, 128) * triton.cdiv(w_2.shape[1], 128)
-    bundle_0[(min(3, tiles),)](
+    mains_0[(min(3, tiles),)](
         x_ptr=x,
         w_0_ptr=w_0,
         w_1_ptr=w_1,

@@ -1,0 +1,62 @@
+"""The launches of ``concat`` and ``horizontal``, and the pools they may take.
+
+The products are one launch, so their pools are chosen together: the same tile for all (``concat``), or a tile that is
+half as wide for members of less than the widest N, and a down tile of its own (``horizontal``).
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from fusioncc.autotune import knobs
+from fusioncc.autotune.step import Step, tma_workers
+from fusioncc.device import Device
+from fusioncc.group import Group
+from fusioncc.schedule import Pool, TileConfig, padded_rank
+
+UP_TILES = tuple(TileConfig(m, n, 16, 4, 2) for m in (16, 32, 64, 128) for n in (64, 128, 256))
+"""Tiles of the launch that joins the branches: it reads and writes, so only their size matters."""
+
+
+def side_by_side_ways(group: Group, device: Device, *, uniform: bool) -> tuple[tuple[Step, ...], ...]:
+    """One way: the products, then the joins where there are branches."""
+    joined = tuple(main for main in group.mains if group.branches_of(main))
+    downs = tuple(dict.fromkeys(branch.down for branch in group.branches))
+    workers = 0 if joined else tma_workers(group, group.mains, device)
+
+    def products() -> Iterator[tuple[Pool, ...]]:
+        for tile in knobs.SIDE_TILES if joined else knobs.main_tiles():
+            for mains in _main_pools(group, tile, uniform):
+                for down in _down_pools(group, downs, tile, uniform):
+                    yield (*mains, *down)
+        for tile in knobs.TMA_TILES if workers else ():
+            for mains in _main_pools(group, tile, uniform):
+                yield tuple(replace(pool, workers=workers) for pool in mains)
+
+    def joins() -> Iterator[tuple[Pool, ...]]:
+        for tile in UP_TILES:
+            yield (Pool("up", joined, tile, 1),)
+
+    first = Step((*group.mains, *downs), products, consumers=1 if joined else 0)
+    return ((first, Step(joined, joins)) if joined else (first,),)
+
+
+def _main_pools(group: Group, tile: TileConfig, uniform: bool) -> Iterator[tuple[Pool, ...]]:
+    """All members in one tile; for ``horizontal`` the narrower ones also in half of it."""
+    widest = max(group.members[main].n for main in group.mains)
+    narrow = tuple(main for main in group.mains if group.members[main].n < widest)
+    if not uniform and narrow and tile.block_n >= 32:
+        wide = tuple(main for main in group.mains if main not in narrow)
+        half = replace(tile, block_n=tile.block_n // 2)
+        yield (Pool("main", wide, tile, 0), Pool("main", narrow, half, 0))
+    yield (Pool("main", group.mains, tile, 0),)
+
+
+def _down_pools(group: Group, downs: tuple[int, ...], tile: TileConfig, uniform: bool) -> Iterator[tuple[Pool, ...]]:
+    if not downs:
+        yield ()
+        return
+    columns = max(padded_rank(group.members[down].n) for down in downs)
+    own = tile if uniform else replace(tile, block_m=min(tile.block_m, 64), block_k=128)
+    saved = any(branch.saved for branch in group.branches)
+    for k_split in (1,) if saved else knobs.K_SPLIT:
+        yield (Pool("down", downs, replace(own, block_n=columns), 0, k_split=k_split),)

@@ -1,0 +1,26 @@
+"""A step: one launch of a schedule, and what may be chosen for it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from fusioncc.cost_models.constants import TMA_CAPABILITY
+from fusioncc.descriptors import refusal
+from fusioncc.device import Device
+from fusioncc.group import Group
+from fusioncc.schedule import Pool
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch of a kind: the members it covers, and what generates the pools that it may take together."""
+
+    members: tuple[int, ...]
+    pools: Callable[[], Iterator[tuple[Pool, ...]]]
+    consumers: int = 0
+    """Later launches that add this step's partial sums, slice by slice."""
+
+
+def tma_workers(group: Group, mains: tuple[int, ...], device: Device) -> int:
+    """Programs of a persistent pool, one a multiprocessor; 0 where a member has no TMA form on ``device``."""
+    tma = device.capability >= TMA_CAPABILITY and not any(refusal(group, main) for main in mains)
+    return device.multiprocessors if tma else 0

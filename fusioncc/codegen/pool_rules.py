@@ -1,0 +1,147 @@
+"""Which pools have an emitted form, whatever the kind of schedule."""
+
+from fusioncc.codegen.context import Context
+from fusioncc.codegen.precision import compensates
+from fusioncc.descriptors import refusal
+from fusioncc.errors import EmissionError
+from fusioncc.schedule import COMPENSATED_STEP, Pool, Schedule
+
+MAX_BLOCK = 256
+"""Widest block of a tile, in elements."""
+MAX_CHUNK, MAX_LATE = 64, 64
+"""Most tiles taken from a queue at once; most turns that down workers sit out."""
+
+
+def require_pools(context: Context, schedule: Schedule) -> None:
+    """Everything that a plan edited by hand may hold; a wrong number would write out of bounds or write nothing.
+
+    Raises:
+        EmissionError: with the number or the member that has no emitted form.
+    """
+    listed: set[tuple[bool, int]] = set()
+    for position, pool in enumerate(schedule.pools):
+        _require_numbers(context, pool)
+        _require_launch(schedule, position)
+        _require_tile(context, pool)
+        _require_descriptors(context, schedule, pool)
+        members = {(pool.role == "up", index) for index in pool.members}
+        if listed & members or len(members) < len(pool.members):
+            raise EmissionError("a member is in one pool only")
+        listed |= members
+        if pool.role == "down":
+            _require_downs(context, pool)
+
+
+def require_roles(schedule: Schedule, roles: tuple[str, ...]) -> None:
+    """Every pool has one of these roles.
+
+    Raises:
+        EmissionError: naming the other role.
+    """
+    for pool in schedule.pools:
+        if pool.role not in roles:
+            raise EmissionError(f"a {pool.role} pool has no emitted form in schedule {schedule.kind!r}")
+
+
+def require_branches(context: Context, schedule: Schedule) -> None:
+    """A main member of the schedule has a low-rank branch.
+
+    Raises:
+        EmissionError: none has.
+    """
+    if not context.branches:
+        raise EmissionError(f"no main member has a low-rank branch: schedule {schedule.kind!r} has nothing to join")
+
+
+def require_downs_before(context: Context, schedule: Schedule, role: str) -> None:
+    """What a ``role`` pool joins is computed by a down pool of an earlier launch.
+
+    Raises:
+        EmissionError: naming the member and the missing products.
+    """
+    for pool in schedule.pools:
+        if pool.role != role:
+            continue
+        earlier = (each for each in schedule.pools if each.role == "down" and each.launch < pool.launch)
+        ready = {down for each in earlier for down in each.members}
+        for main in pool.members:
+            missing = {branch.down for branch in context.group.branches_of(main)} - ready
+            if missing:
+                nodes = ", ".join(context.member(down).node for down in sorted(missing))
+                node = context.member(main).node
+                raise EmissionError(f"no down pool before the {role} pool of {node} computes {nodes}")
+
+
+def _require_numbers(context: Context, pool: Pool) -> None:
+    tile, members = pool.tile, context.group.members
+    if min(pool.group_m, pool.k_split, tile.num_stages) < 1 or (pool.workers is not None and pool.workers < 1):
+        raise EmissionError("group_m, k_split, num_stages and workers are at least 1")
+    if tile.num_warps not in (1, 2, 4, 8, 16) or tile.num_stages > 8 or pool.k_split > 64:
+        raise EmissionError("num_warps is a power of two up to 16, num_stages at most 8, k_split at most 64")
+    if pool.role != "down" and (pool.k_split != 1 or pool.late):
+        raise EmissionError("no schedule has a K split of main tiles, or late main pools")
+    if (pool.chunk is not None and not 1 <= pool.chunk <= MAX_CHUNK) or not 0 <= pool.late <= MAX_LATE:
+        raise EmissionError(f"a chunk has 1 to {MAX_CHUNK} tiles, late is at most {MAX_LATE} turns")
+    role = "main" if pool.role == "up" else pool.role
+    if not pool.members or any(members[index].role != role for index in pool.members):
+        raise EmissionError(f"a {pool.role} pool lists {role} members by their index in the group")
+
+
+def _require_tile(context: Context, pool: Pool) -> None:
+    for size in (pool.tile.block_m, pool.tile.block_n, pool.tile.block_k):
+        if size > MAX_BLOCK:
+            raise EmissionError(f"a block is at most {MAX_BLOCK} elements wide")
+        if size < 16 or size & (size - 1):
+            raise EmissionError(f"tile size {size} is not a power of two of at least 16")
+    members = tuple(context.member(index) for index in pool.members)
+    long = pool.role != "up" and pool.tile.block_k > COMPENSATED_STEP
+    if long and compensates(context.group, members, context.tier):
+        raise EmissionError(f"a compensated fp32 sum takes K steps of at most {COMPENSATED_STEP}")
+
+
+def _require_launch(schedule: Schedule, position: int) -> None:
+    """Pools come in order of their launches; those of one launch are alike in all that a kernel fixes once."""
+    before, pool = schedule.pools[:position], schedule.pools[position]
+    if pool.launch not in ((before[-1].launch, before[-1].launch + 1) if before else (0,)):
+        raise EmissionError("pools are listed in order of their launches, which count from 0")
+    if not before or before[-1].launch != pool.launch:
+        return
+    fixed = [(each.tile.num_warps, each.tile.num_stages) for each in (before[-1], pool)]
+    workers = {each.workers for each in (before[-1], pool)} if schedule.kind != "two_pool" else ()
+    if fixed[0] != fixed[1] or len(workers) > 1:
+        raise EmissionError("pools of one launch have the same warps, stages and workers")
+
+
+def _require_descriptors(context: Context, schedule: Schedule, pool: Pool) -> None:
+    if schedule.kind == "two_pool":
+        if pool.role == "down" and pool.tile.tma:
+            raise EmissionError("down tiles have no TMA form")
+    elif pool.tile.tma != (pool.workers is not None) or pool.chunk is not None or pool.late:
+        raise EmissionError(
+            "a TMA pool is persistent and names its workers; other pools have neither workers nor chunks"
+        )
+    if not pool.tile.tma:
+        return
+    if pool.role != "main" or schedule.kind == "inline" or pool.tile.swap_operands:
+        raise EmissionError("TMA tiles are emitted for unswapped main pools, not for schedule 'inline'")
+    for main in pool.members:
+        reason = refusal(context.group, main)
+        if reason:
+            raise EmissionError(reason)
+
+
+def _require_downs(context: Context, pool: Pool) -> None:
+    unused = [context.member(down).node for down in pool.members if down not in context.downs]
+    if unused:
+        raise EmissionError(f"a down pool lists {', '.join(unused)}, which no main pool of the schedule joins")
+    for down in pool.members:
+        if context.saved(down) is None:
+            continue
+        member = context.member(down)
+        if pool.k_split != 1:
+            raise EmissionError(
+                f"{member.node} is saved: its product is written whole, so k_split must be 1, not {pool.k_split}"
+            )
+        scales = {branch.scale for branch in context.branches if branch.down == down}
+        if member.bias is not None and scales != {member.bias_scale}:
+            raise EmissionError(f"{member.node} is saved with its bias, which has another scale than the product")

@@ -1,0 +1,82 @@
+"""Schedules ``concat`` and ``horizontal``: all products that read X in one grid, their low-rank parts added after it.
+
+The first launch runs main and down tiles side by side. Main members with a branch leave their product in fp32, and the
+second launch adds ``scale * y @ B`` and rounds. In ``concat`` all tiles have one shape, as if the weights stood next to
+each other; in ``horizontal`` each member has its own.
+"""
+
+from fusioncc.codegen.bundle import bundle, by_launch
+from fusioncc.codegen.context import Context
+from fusioncc.codegen.inline import inline_main
+from fusioncc.codegen.kernel import Kernel, part
+from fusioncc.codegen.low_rank import rank_vectors
+from fusioncc.codegen.main_tile import MainTile
+from fusioncc.codegen.pool_rules import require_downs_before
+from fusioncc.codegen.split import down_kernel, joined
+from fusioncc.errors import EmissionError
+from fusioncc.schedule import Pool, Schedule
+
+
+def require(context: Context, schedule: Schedule) -> None:
+    """Main and down pools in the first launch; up pools for the main members with a branch in the second.
+
+    Raises:
+        EmissionError: the pools do not make such a schedule.
+    """
+    first, *later = by_launch(schedule)
+    second = later[0] if later else []
+    if len(later) > 1 or any(pool.role == "up" for pool in first) or any(pool.role != "up" for pool in second):
+        raise EmissionError(f"schedule {schedule.kind!r} has main and down pools in one launch, up pools in the next")
+    joined = {main for pool in second for main in pool.members}
+    branched = {main for main in context.mains if context.group.branches_of(main)}
+    if joined != branched:
+        nodes = ", ".join(context.member(main).node for main in sorted(joined ^ branched))
+        raise EmissionError(f"an up pool lists the main members with a branch, and no others: {nodes}")
+    require_downs_before(context, schedule, "up")
+    if any(pool.tile.tma for pool in first) and branched:
+        raise EmissionError("TMA tiles and down tiles have no emitted form in one launch")
+    shapes = {(pool.tile.block_m, pool.tile.block_k) for pool in first}
+    if schedule.kind == "concat" and len(shapes) > 1:
+        raise EmissionError("the tiles of schedule 'concat' have one shape")
+
+
+def kernels(context: Context, schedule: Schedule) -> list[Kernel]:
+    """One kernel for what reads X and, where there are branches, one that joins them."""
+    splits = {down: pool.k_split for pool in schedule.pools if pool.role == "down" for down in pool.members}
+    launched = ([_members(context, pool, splits) for pool in pools] for pools in by_launch(schedule))
+    return [bundle([kernel for kernels in pools for kernel in kernels]) for pools in launched]
+
+
+def _members(context: Context, pool: Pool, splits: dict[int, int]) -> list[Kernel]:
+    if pool.role == "down":
+        return [down_kernel(context, pool)]
+    if pool.role == "up":
+        return [up_main(context, pool, main, splits) for main in pool.members]
+    return [
+        product_main(context, pool, main) if context.group.branches_of(main) else inline_main(context, pool, main)
+        for main in pool.members
+    ]
+
+
+def product_main(context: Context, pool: Pool, main: int) -> Kernel:
+    """``X @ W`` alone, left in fp32."""
+    tile = MainTile(context, pool, main)
+    body = (
+        tile.vectors()
+        + part("")
+        + tile.loop.starts(tile.x, tile.w)
+        + tile.zero()
+        + tile.loop.run([tile.x, tile.w], [tile.accumulate()])
+        + part("")
+        + tile.store_product()
+    )
+    return tile.kernel("main", body, (tile.x, tile.w))
+
+
+def up_main(context: Context, pool: Pool, main: int, splits: dict[int, int]) -> Kernel:
+    """The low-rank parts, added to the product before the only rounding of the sum."""
+    tile = MainTile(context, pool, main)
+    body = rank_vectors(tile.low_ranks) + tile.vectors() + part("") + tile.load_product() + tile.correction()
+    for low_rank in tile.low_ranks:
+        body += joined(tile, low_rank, splits, opens=False)
+    return tile.kernel("up", body + part("") + tile.epilogue(), (tile.out,))
