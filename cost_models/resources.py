@@ -79,6 +79,8 @@ def _shared_bytes(launch: Launch, device: Device) -> int:
     tile = launch.pool.tile
     buffers = tile.num_stages - (device.capability < 90)
     loop = max(1, buffers) * step_bytes(launch) + (_joined_bytes(launch) if launch.body == "join" else _pieces(launch))
+    if launch.body == "inline" and launch.unit == "tf32" and device.capability < 90:
+        loop += tile.block_m * tile.block_k * launch.x_element  # X rounded for both products, once: Triton 3.8
     output = tile.block_m * columns(launch) * (4 if launch.body == "down" else launch.out_element)
     if tile.tma:
         return loop + output + BARRIER_BYTES
