@@ -13,7 +13,7 @@ from torch import fx
 from fusioncc.decision import Accepted, Decision, Rejected
 from fusioncc.graph import aten, is_random, product, same_size, tensor, users_outside
 from fusioncc.passes.canonicalize import Gemm
-from fusioncc.passes.find_branches import LowRank, Scale
+from fusioncc.passes.find_branches import LowRankPair, Scale
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class BranchFacts:
     """
 
     main: Gemm
-    branch: LowRank
+    branch: LowRankPair
     on_up: Scale
     inner: set[fx.Node]
     written_out: set[fx.Node]
