@@ -68,9 +68,6 @@ NO_WGMMA = 0.38
 """Factor on a Hopper tile whose MMA rows are fewer than 64 (it falls back to the warp-level MMA). Fitted on the
 sweep."""
 
-TMA_CAPABILITY = 90
-"""First compute capability with TMA, times ten."""
-
 TMA_DRAW = 0.4
 """What a tile through descriptors takes of a multiprocessor's L2 port over the same tile through pointers (no address
 or issue work in the threads). Fitted: persistent split mains of 256 to 8192 rows, to within 7 %."""
