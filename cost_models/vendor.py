@@ -6,7 +6,7 @@ from math import ceil, hypot
 from fusioncc.cost_models import constants as c
 from fusioncc.cost_models.cost import Cost
 from fusioncc.cost_models.launches import Launch
-from fusioncc.cost_models.tiles import unit_tflops
+from fusioncc.cost_models.tiles import tile_count, unit_tflops
 from fusioncc.cost_models.traffic import traffic
 from fusioncc.descriptors import TMA_CAPABILITY
 from fusioncc.device import Device
@@ -46,7 +46,7 @@ def _tiled(launch: Launch, warm: frozenset[str], device: Device, tile: tuple[int
     """A GEMM in tiles, through descriptors where the card has them; terms combined as in ``tiles.grid_cost``."""
     assert launch.unit is not None
     block_m, block_n = tile
-    count = ceil(launch.m / block_m) * ceil(launch.n / block_n) * split * launch.batch
+    count = tile_count(launch.m, launch.n, block_m, block_n, split) * launch.batch
     depth = launch.k / split
     rate = unit_tflops(launch.unit, device) * 1e6 / device.multiprocessors
     tile_mma = 2 * block_m * block_n * depth / (rate * (1.0 if launch.unit == "fp32" else c.EMITTED_MMA))

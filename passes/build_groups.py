@@ -70,7 +70,7 @@ def build_groups(groups: tuple[GroupPlan, ...], modules: dict[str, EmittedModule
         final = planned
         if outcome != planned.schedule:
             why = f"{planned.why}; the first choice of tiles did not build"
-            after = footprint(planned.group, outcome, setting.device, planned.tier)
+            after = footprint(planned.group, outcome)
             final = replace(planned, schedule=outcome, why=why, after=after)
         emitted = modules[planned.name] if final is planned else _emitted(final)
         ready.append(Ready(final, emitted, load(emitted.name, emitted.source)))

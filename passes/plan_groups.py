@@ -61,7 +61,7 @@ def _plan(group: Group, position: int, setting: Setting) -> tuple[GroupPlan, lis
         tier = tier_of(chosen, setting.options)
     else:
         tier = _tier_of_plan(chosen, setting.given.groups[position], setting)
-    return _decided(group, chosen, why, candidates, tier, setting), refused
+    return _decided(group, chosen, why, candidates, tier), refused
 
 
 def as_library(planned: GroupPlan, why: str) -> GroupPlan:
@@ -149,15 +149,13 @@ def _tier_of_plan(chosen: Schedule, wanted: GroupPlan, setting: Setting) -> str:
     return "eager" if chosen.kind == "library" else wanted.tier
 
 
-def _decided(
-    group: Group, chosen: Schedule, why: str, candidates: tuple[Candidate, ...], tier: str, setting: Setting
-) -> GroupPlan:
+def _decided(group: Group, chosen: Schedule, why: str, candidates: tuple[Candidate, ...], tier: str) -> GroupPlan:
     return GroupPlan(
         **{field.name: getattr(group, field.name) for field in fields(Group)},
         schedule=chosen,
         why=why,
         tier=tier,
         candidates=candidates,
-        before=footprint(group, LIBRARY, setting.device),
-        after=footprint(group, chosen, setting.device),
+        before=footprint(group, LIBRARY),
+        after=footprint(group, chosen),
     )
