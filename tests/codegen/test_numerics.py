@@ -34,6 +34,7 @@ BUNDLES = {
     "one_row": group(1, 128, Main(128), Main(130)),
     "kn_and_fp32_adapters": group(33, 200, Main(136, (Lora(8, dtype="fp32"),), layout="kn"), Main(64)),
     "equal": group(33, 208, Main(128), Main(128)),
+    "tensor_scales": group(16, 200, *(Main(64, (Lora(8, tensor_scales=count),)) for count in (2, 1, 1))),
 }
 KINDS = ("inline", "inline_swapped", "split_1", "split_3", "split_swapped_4")
 GROUPS: dict[str, Group] = {
