@@ -119,11 +119,8 @@ def _source(member: Kernel, name: str) -> tuple[str, ...]:
 
 
 def _dispatch(members: Sequence[Kernel], names: Sequence[Names], functions: Sequence[str]) -> Part:
-    """Which member the tile belongs to.
-
-    One ``if`` after another: Triton gives the operand tiles of an ``if`` and of its ``else`` memory of their own.
-    """
-    lines: list[str] = []
+    """Which member the tile belongs to."""
+    lines = ["# No else: Triton gives the operand tiles of an if and of its else shared memory of their own."]
     params: list[Param] = [TILE]
     for index, (member, mine, name) in enumerate(zip(members, names, functions, strict=True)):
         taken = signature(member.body.params, member.stem)

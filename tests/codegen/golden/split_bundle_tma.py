@@ -31,6 +31,11 @@ import triton
 import triton.language as tl
 
 
+def scratch(size, alignment, stream):
+    """Memory for the descriptors that the kernels make."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")
+
+
 @triton.jit
 def main_tile_0(
     tile,
@@ -111,11 +116,6 @@ def main_tile_1(
         acc = tl.dot(x, w, acc)
 
     out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N], acc.to(out_desc.dtype))
-
-
-def scratch(size, alignment, stream):
-    """Memory for the descriptors that the kernels make."""
-    return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
 @triton.jit
@@ -213,6 +213,7 @@ def bundle_0(
     end_1 = end_0 + tl.cdiv(M, BLOCK_M) * tl.cdiv(N_1, BLOCK_N)
     tiles = end_1 + tl.cdiv(M, BLOCK_M) * tl.cdiv(N_2, BLOCK_N)
     for tile in tl.range(tl.program_id(0), tiles, WORKERS):
+        # No else: Triton gives the operand tiles of an if and of its else shared memory of their own.
         if tile < end_0:
             main_tile_0(
                 tile,
