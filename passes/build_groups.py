@@ -14,7 +14,7 @@ from fusioncc.codegen.launch import EmittedModule
 from fusioncc.cost_models import footprint
 from fusioncc.decision import Rejected, accepted_with
 from fusioncc.errors import FusionError, KernelBuildError
-from fusioncc.passes.plan_groups import Setting, as_library
+from fusioncc.passes.plan_groups import Setting, as_library, as_run
 from fusioncc.plan import GroupPlan
 from fusioncc.runtime.build import build
 from fusioncc.runtime.load import load
@@ -114,7 +114,8 @@ def _emitted(planned: GroupPlan) -> EmittedModule:
 
 def _next(planned: GroupPlan, schedule: Schedule, launch: int, setting: Setting) -> Schedule | None:
     """The schedule with the pool of ``launch`` replaced by the next best; None at the end of the ranking."""
-    ranking = ranked_pools(planned.group, setting.device, schedule, planned.tier)[launch]
+    group = as_run(planned.group, setting.options)
+    ranking = ranked_pools(group, setting.device, schedule, planned.tier)[launch]
     at = ranking.index(schedule.pools[launch]) + 1
     if at >= len(ranking):
         return None

@@ -74,10 +74,14 @@ def tier_of(schedule: Schedule, options: Options) -> str:
     return "eager" if schedule.kind == "library" else options.numerics
 
 
+def as_run(group: Group, options: Options) -> Group:
+    """The group as its kernels find it: ``rest="eager"`` does not copy an input that is not aligned, as Inductor
+    does."""
+    return replace(group, lhs=replace(group.lhs, aligned=False)) if options.rest == "eager" else group
+
+
 def _candidates(group: Group, setting: Setting) -> tuple[Candidate, ...]:
-    if setting.options.rest == "eager":  # nothing there copies an input that is not aligned, as Inductor does
-        group = replace(group, lhs=replace(group.lhs, aligned=False))
-    ranked = rank(group, setting.device, SCHEDULES, setting.options.numerics)
+    ranked = rank(as_run(group, setting.options), setting.device, SCHEDULES, setting.options.numerics)
     refusal = _blanket_refusal(group, setting)
     if not refusal:
         return ranked
@@ -97,7 +101,7 @@ def _choose(
     group: Group, candidates: tuple[Candidate, ...], setting: Setting, position: int
 ) -> tuple[Schedule, str, list[Rejected]]:
     if setting.given is not None:
-        return _given(group, candidates, setting.given.groups[position])
+        return _given(as_run(group, setting.options), candidates, setting.given.groups[position])
     forced = setting.options.schedule
     if forced != "auto":
         candidate = next((c for c in candidates if c.kind == forced and c.legal and c.schedule), None)
