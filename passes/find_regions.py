@@ -13,6 +13,7 @@ from torch import fx
 from fusioncc.decision import Rejected
 from fusioncc.graph import (
     COPIES,
+    SUMS,
     aten,
     dtype_of,
     is_exact_cast,
@@ -25,7 +26,6 @@ from fusioncc.passes.branch_rules import BranchFacts, check_branch
 from fusioncc.passes.canonicalize import Gemm, product_nodes
 from fusioncc.passes.find_branches import LowRankPair, Scale, peel_scales
 from fusioncc.passes.find_near_misses import find_near_misses
-from fusioncc.passes.near_miss_rules import SUMS
 
 
 @dataclass(frozen=True)
