@@ -6,8 +6,6 @@ from fusioncc.cost_models.launches import Launch, launches
 from fusioncc.group import Group
 from fusioncc.schedule import Footprint, Schedule
 
-_COLD: frozenset[str] = frozenset()
-
 
 def peak_bytes(sequence: Sequence[Launch], keep_inputs: bool = False) -> int:
     """Largest sum of live tensors during any launch. Weights are not counted: they live before, during and after.
