@@ -97,7 +97,7 @@ def test_split_shares_one_pass_over_x_and_fills_the_card() -> None:
     found = best(bundle(64, 4096, (4096, 16), (1024, 16), (1024, 16)), H200, "split")
     assert found is not None
     down, main = found[0].pools
-    assert down.members == (1, 4, 7) and down.k_split > 1 and main.members == (0, 3, 6) and found[0].launches == 2
+    assert down.members == (1, 4, 7) and down.k_split > 1 and main.members == (0, 3, 6) and found[1].launches == 2
 
 
 def test_a_saved_down_product_is_not_split_along_k() -> None:
