@@ -17,8 +17,8 @@ L2_RESIDENT = 0.8
 data)."""
 
 L2_SM_SHARE = 1.6
-"""What one multiprocessor can draw from the L2, as a multiple of its fair share: 64 bytes a clock, the width of its
-port."""
+"""What one multiprocessor can draw from the L2, as a multiple of its fair share (``device.L2_BYTES_CLOCK``): 64 bytes a
+clock, the width of its port."""
 
 LOAD_LATENCY_US = 0.45
 """Time of a load under way while others hide it: a K loop of s stages takes this over s - 1 a step, us. Fitted on the
@@ -68,9 +68,6 @@ NO_WGMMA = 0.38
 """Factor on a Hopper tile whose MMA rows are fewer than 64 (it falls back to the warp-level MMA). Fitted on the
 sweep."""
 
-TMA_CAPABILITY = 90
-"""First compute capability with TMA, times ten."""
-
 TMA_DRAW = 0.4
 """What a tile through descriptors takes of a multiprocessor's L2 port over the same tile through pointers (no address
 or issue work in the threads). Fitted: persistent split mains of 256 to 8192 rows, to within 7 %."""
@@ -96,4 +93,4 @@ K = N = 4096: 0.15 at 2048 rows, 0.05 at 16 (5 and 3 times the vendor GEMM's tim
 
 TF32_RATE = 0.3
 """Factor on the MMA rate of an emitted tf32 tile, whose operands pass through registers to be rounded. Measured with
-K = N = 4096 at 64 and 512 rows: 42 us where rounding alone was free 25.7 were predicted, 117 against 66."""
+K = N = 4096: 42 us at 64 rows and 117 at 512, where 25.7 and 66 were predicted with rounding for free."""

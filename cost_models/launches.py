@@ -27,8 +27,8 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class LowRank:
-    """The low-rank work in a tile: padded rank, pieces an adapter is cut into, bytes of an element of A."""
+class RankBlock:
+    """The columns that a branch adds to a tile: padded rank, pieces of an fp32 adapter, bytes of an element of A."""
 
     padded: int
     pieces: int
@@ -55,7 +55,7 @@ class Launch:
     w_element: int = 2
     out_element: int = 2
     pool: Pool | None = None
-    ranks: tuple[LowRank, ...] = ()
+    ranks: tuple[RankBlock, ...] = ()
     slices: int = 1
     """Slices of partial sums that a ``join`` adds."""
     member: int = 0
@@ -79,12 +79,12 @@ def unit_of(dtype: str, precision: str) -> Unit | None:
 
 
 @lru_cache(maxsize=4096)
-def low_rank(group: Group, branch: Branch, tier: str) -> LowRank:
+def rank_block(group: Group, branch: Branch, tier: str) -> RankBlock:
     """How a branch enters a tile. An fp32 adapter over a 16-bit X is cut into three 16-bit pieces, unless relaxed."""
     down = group.members[branch.down]
     mixed = down.weight.dtype == "fp32" and group.lhs.dtype != "fp32" and down.dtype == "fp32"
     pieces = 3 if mixed and tier != "relaxed" else 1
-    return LowRank(padded_rank(down.n), pieces, DTYPE_BYTES[down.weight.dtype])
+    return RankBlock(padded_rank(down.n), pieces, DTYPE_BYTES[down.weight.dtype])
 
 
 def with_pool(launch: Launch, pool: Pool) -> Launch:
@@ -221,7 +221,7 @@ def _main_tiles(
         w_element=DTYPE_BYTES[member.weight.dtype],
         out_element=DTYPE_BYTES[group.output_of(main).dtype],
         pool=pool,
-        ranks=tuple(low_rank(group, branch, tier) for branch in branches),
+        ranks=tuple(rank_block(group, branch, tier) for branch in branches),
         slices=slices if body == "join" else 1,
         member=main,
     )
@@ -240,7 +240,7 @@ def bundle(parts: Sequence[Launch]) -> Launch:
 def down_launch(group: Group, pool: Pool, tier: str) -> Launch:
     """One pass over X for all downs of ``pool``; each writes ``k_split`` fp32 slices ``[M, padded rank]``."""
     branches = [branch for branch in group.branches if branch.down in pool.members]
-    ranks = tuple(low_rank(group, branch, tier) for branch in branches)
+    ranks = tuple(rank_block(group, branch, tier) for branch in branches)
     reads, writes = [_x(group)], []
     for branch, rank in zip(branches, ranks, strict=True):
         down = group.members[branch.down]

@@ -3,11 +3,8 @@
 from collections.abc import Sequence
 
 from fusioncc.cost_models.launches import Launch, launches
-from fusioncc.device import Device
 from fusioncc.group import Group
 from fusioncc.schedule import Footprint, Schedule
-
-_COLD: frozenset[str] = frozenset()
 
 
 def peak_bytes(sequence: Sequence[Launch], keep_inputs: bool = False) -> int:
@@ -40,11 +37,11 @@ def peak_bytes(sequence: Sequence[Launch], keep_inputs: bool = False) -> int:
     )
 
 
-def footprint(group: Group, schedule: Schedule, device: Device, tier: str = "fp32") -> Footprint:
+def footprint(group: Group, schedule: Schedule) -> Footprint:
     """What ``group`` costs under ``schedule`` (``library``: before any rewrite).
 
     ``bytes``: every launch's operands and results once each, as if nothing stayed in the L2 between launches.
     """
-    sequence = launches(group, schedule, tier)
+    sequence = launches(group, schedule)
     moved = sum(tensor.bytes for launch in sequence for tensor in (*launch.reads, *launch.writes))
     return Footprint(kernels=len(sequence), bytes=moved, peak_bytes=peak_bytes(sequence))

@@ -38,10 +38,10 @@ def mma_fraction(launch: Launch, device: Device) -> float:
 def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | None:
     """Cost of an emitted launch with ``warm`` tensors in the L2; None when no rate is known or it does not fit.
 
-    Four things go on at once: memory traffic, and on the busiest multiprocessor, which runs ``ceil(tiles / workers)``
-    tiles, the L2 port, the MMA and the chain of loads that wait for one another. Each hides the others in part: they
-    add up as the root of their squares. The terms reported are fluid (all multiprocessors equally busy); the rest of
-    the busiest one is the tail, and what the largest does not hide is latency.
+    Four things go on at once: memory traffic, and on the busiest multiprocessor (the one with the largest of the
+    :func:`shares`) the L2 port, the MMA and the chain of loads that wait for one another. Each hides the others in
+    part: they add up as the root of their squares. The terms reported are fluid (all multiprocessors equally busy); the
+    rest of the busiest one is the tail, and what the largest does not hide is latency.
     """
     assert launch.pool is not None
     fitting = occupancy(launch, device)
@@ -51,14 +51,15 @@ def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | No
     resident = 1 if workers else fitting
     grids = [_grid(part, device) for part in launch.parts]
     tiles = sum(grid.tiles for grid in grids)
-    spread = tiles / min(workers or device.multiprocessors, device.multiprocessors)
+    multiprocessors = min(workers or device.multiprocessors, device.multiprocessors)
+    spread, busiest = tiles / multiprocessors, max(shares(tiles, multiprocessors))
 
     dram = (moved := traffic(launch, warm, device, pool.tile.block_m, pool.group_m)).dram_us(device)
     tile_l2 = sum(grid.tiles * grid.l2 for grid in grids) / tiles
     tile_mma = sum(grid.tiles * grid.mma for grid in grids) / tiles
     fluid = max(dram, spread * tile_l2, spread * tile_mma)
-    busy = (dram, ceil(spread) * tile_l2, ceil(spread) * tile_mma)
-    chain = ceil(spread / resident) * max(grid.chain for grid in grids)
+    busy = (dram, busiest * tile_l2, busiest * tile_mma)
+    chain = ceil(busiest / resident) * max(grid.chain for grid in grids)
     join = max(c.SLICE_US * part.slices if part.body == "join" else 0.0 for part in launch.parts)
     return Cost(
         dram=dram,

@@ -6,8 +6,9 @@ from math import ceil, hypot
 from fusioncc.cost_models import constants as c
 from fusioncc.cost_models.cost import Cost
 from fusioncc.cost_models.launches import Launch
-from fusioncc.cost_models.tiles import unit_tflops
+from fusioncc.cost_models.tiles import tile_count, unit_tflops
 from fusioncc.cost_models.traffic import traffic
+from fusioncc.descriptors import TMA_CAPABILITY
 from fusioncc.device import Device
 
 
@@ -45,13 +46,13 @@ def _tiled(launch: Launch, warm: frozenset[str], device: Device, tile: tuple[int
     """A GEMM in tiles, through descriptors where the card has them; terms combined as in ``tiles.grid_cost``."""
     assert launch.unit is not None
     block_m, block_n = tile
-    count = ceil(launch.m / block_m) * ceil(launch.n / block_n) * split * launch.batch
+    count = tile_count(launch.m, launch.n, block_m, block_n, split) * launch.batch
     depth = launch.k / split
     rate = unit_tflops(launch.unit, device) * 1e6 / device.multiprocessors
     tile_mma = 2 * block_m * block_n * depth / (rate * (1.0 if launch.unit == "fp32" else c.EMITTED_MMA))
     tile_bytes = depth * (min(block_m, launch.m) * launch.x_element + block_n * launch.w_element)
     l2_per_us = device.l2_gbps * 1e3 / device.multiprocessors * c.L2_SM_SHARE
-    tile_l2 = tile_bytes * (c.TMA_DRAW if device.capability >= c.TMA_CAPABILITY else 1.0) / l2_per_us
+    tile_l2 = tile_bytes * (c.TMA_DRAW if device.capability >= TMA_CAPABILITY else 1.0) / l2_per_us
     moved = traffic(launch, warm, device, block_m, c.GROUP_M_VENDOR)
     dram = moved.dram_us(device)
     spread = count / device.multiprocessors

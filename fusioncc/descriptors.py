@@ -1,7 +1,9 @@
-"""Which tensors a TMA descriptor can describe (CUDA driver API, tensor map encoding)."""
+"""Where there are TMA descriptors, and which tensors one can describe (CUDA driver API, tensor map encoding)."""
 
 from fusioncc.group import DTYPE_BYTES, Group, Operand
 
+TMA_CAPABILITY = 90
+"""First compute capability with TMA, times ten (Hopper)."""
 ALIGNMENT = 16
 """Bytes: every address and every stride but the innermost, which is one element."""
 

@@ -40,7 +40,7 @@ MMA_FRACTION = 0.76
 """Rate of a large GEMM over the datasheet's: 750 of 989 TFLOP/s, measured on an H200 (power-limited)."""
 FP32_FRACTION = 0.9
 """The same without tensor cores. Assumed."""
-L2_BYTES_CLOCK = 34.4
+L2_BYTES_CLOCK = 10500 / (132 * 1.98)
 """L2 bytes that a multiprocessor gets in one clock. No datasheet gives it. Fitted, not measured: 10500 GB/s on an
 H200 (132 multiprocessors at 1.98 GHz), below which its GEMM times at 256 to 8192 rows would be out of reach; other
 cards assumed alike."""
@@ -101,7 +101,6 @@ MEASURED = {
     "h200": replace(
         _from_datasheet("h200"),
         dram_gbps=4260.0,
-        l2_gbps=10500.0,
         bf16_tflops=750.0,
         source="copy and GEMM rates measured on the card, L2 rate fitted; the rest from NVIDIA's datasheet and guide",
     )

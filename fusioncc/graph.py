@@ -43,6 +43,7 @@ COPIES = {
 CASTS = {aten._to_copy.default, aten.to.dtype, torch.ops.prims.convert_element_type.default}
 SLICES = {aten.slice.Tensor, aten.select.int}
 PADS = {aten.constant_pad_nd.default}
+SUMS = {aten.add.Tensor, aten.sub.Tensor}
 
 
 def tensor(node: Any) -> torch.Tensor | None:

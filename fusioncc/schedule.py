@@ -85,11 +85,6 @@ class Schedule:
     kind: str
     pools: tuple[Pool, ...] = ()
 
-    @property
-    def launches(self) -> int:
-        """Launches of emitted kernels."""
-        return len({pool.launch for pool in self.pools})
-
 
 @dataclass(frozen=True)
 class Estimate:

@@ -11,9 +11,9 @@ from typing import Any
 from torch import fx
 
 from fusioncc.decision import Accepted, Decision, Rejected
-from fusioncc.graph import aten, is_random, product, same_size, tensor, users_outside
+from fusioncc.graph import SUMS, is_random, product, same_size, tensor, users_outside
 from fusioncc.passes.canonicalize import Gemm
-from fusioncc.passes.find_branches import LowRank, Scale
+from fusioncc.passes.find_branches import LowRankPair, Scale
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class BranchFacts:
     """
 
     main: Gemm
-    branch: LowRank
+    branch: LowRankPair
     on_up: Scale
     inner: set[fx.Node]
     written_out: set[fx.Node]
@@ -103,7 +103,7 @@ def same_shape(facts: BranchFacts) -> Decision:
     if any(not same_size(gemm.batch, 1) for gemm in (main, up, facts.branch.down)):
         return Rejected("same_shape", up.node.name, "batched products (batch > 1) are not joined yet")
     for node in sorted(facts.inner, key=lambda n: n.name):
-        value = tensor(node) if node.target in (aten.add.Tensor, aten.sub.Tensor) else None
+        value = tensor(node) if node.target in SUMS else None
         if value is not None and not same_size(product(value.shape), main.m * main.n):
             return Rejected(
                 "same_shape",

@@ -14,7 +14,7 @@ from fusioncc.codegen.launch import EmittedModule
 from fusioncc.cost_models import footprint
 from fusioncc.decision import Rejected, accepted_with
 from fusioncc.errors import FusionError, KernelBuildError
-from fusioncc.passes.plan_groups import Setting, as_library
+from fusioncc.passes.plan_groups import Setting, as_library, as_run
 from fusioncc.plan import GroupPlan
 from fusioncc.runtime.build import build
 from fusioncc.runtime.load import load
@@ -70,7 +70,7 @@ def build_groups(groups: tuple[GroupPlan, ...], modules: dict[str, EmittedModule
         final = planned
         if outcome != planned.schedule:
             why = f"{planned.why}; the first choice of tiles did not build"
-            after = footprint(planned.group, outcome, setting.device, planned.tier)
+            after = footprint(planned.group, outcome)
             final = replace(planned, schedule=outcome, why=why, after=after)
         emitted = modules[planned.name] if final is planned else _emitted(final)
         ready.append(Ready(final, emitted, load(emitted.name, emitted.source)))
@@ -114,7 +114,8 @@ def _emitted(planned: GroupPlan) -> EmittedModule:
 
 def _next(planned: GroupPlan, schedule: Schedule, launch: int, setting: Setting) -> Schedule | None:
     """The schedule with the pools of ``launch`` replaced by the next best; None at the end of the ranking."""
-    ranking = ranked_pools(planned.group, setting.device, schedule, planned.tier)[launch]
+    group = as_run(planned.group, setting.options)
+    ranking = ranked_pools(group, setting.device, schedule, planned.tier)[launch]
     before = tuple(pool for pool in schedule.pools if pool.launch < launch)
     failed = tuple(pool for pool in schedule.pools if pool.launch == launch)
     after = tuple(pool for pool in schedule.pools if pool.launch > launch)

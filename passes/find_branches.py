@@ -45,7 +45,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class LowRank:
+class LowRankPair:
     """``scale * (X @ A) @ B``: the two products, the scales in front of B's bias and behind it, the nodes between them.
 
     ``sources`` are the values that may be X, A's own LHS first; ``lhs_key`` and ``on_lhs`` belong to the one chosen.
@@ -59,13 +59,13 @@ class LowRank:
     inner: tuple[fx.Node, ...]
     sources: tuple[Source, ...]
 
-    def reading(self, lhs_key: Any) -> "LowRank":
+    def reading(self, lhs_key: Any) -> "LowRankPair":
         """The branch with the main member's LHS as its X, where it is one of the sources."""
         source = next((source for source in self.sources if source.key == lhs_key), None)
         return self if source is None else replace(self, lhs_key=source.key, on_lhs=source.scale)
 
 
-def find_branches(gemms: tuple[Gemm, ...]) -> dict[fx.Node, LowRank]:
+def find_branches(gemms: tuple[Gemm, ...]) -> dict[fx.Node, LowRankPair]:
     """Low-rank branches by the node of their up product; the rank is judged later, against the main member."""
     by_result = {gemm.result: gemm for gemm in gemms}
     branches = {}
@@ -75,7 +75,7 @@ def find_branches(gemms: tuple[Gemm, ...]) -> dict[fx.Node, LowRank]:
         if down is None or down is up or down.addend is not None or not _fits(down, up):
             continue
         sources = sources_of(down.lhs)
-        branches[up.node] = LowRank(down, up, sources[-1].key, sources[-1].scale, on_down, inner, sources)
+        branches[up.node] = LowRankPair(down, up, sources[-1].key, sources[-1].scale, on_down, inner, sources)
     return branches
 
 

@@ -14,11 +14,11 @@ import torch
 from torch import fx
 
 from fusioncc.decision import Rejected
-from fusioncc.graph import CASTS, COPIES, PERMUTES, SLICES, VIEWS, is_random
+from fusioncc.graph import CASTS, COPIES, PERMUTES, SLICES, SUMS, VIEWS, is_random
 from fusioncc.passes.branch_rules import is_low_rank
 from fusioncc.passes.canonicalize import Gemm
 from fusioncc.passes.find_branches import sources_of
-from fusioncc.passes.near_miss_rules import SUMS, NearMiss, check_near_miss
+from fusioncc.passes.near_miss_rules import NearMiss, check_near_miss
 
 MAX_STEPS = 12
 """Longest way that is followed, in nodes: an activation after decomposition has half as many."""

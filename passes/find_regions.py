@@ -13,6 +13,7 @@ from torch import fx
 from fusioncc.decision import Rejected
 from fusioncc.graph import (
     COPIES,
+    SUMS,
     aten,
     dtype_of,
     is_exact_cast,
@@ -23,16 +24,15 @@ from fusioncc.graph import (
 from fusioncc.group import EMITTED_DTYPES
 from fusioncc.passes.branch_rules import BranchFacts, check_branch
 from fusioncc.passes.canonicalize import Gemm, product_nodes
-from fusioncc.passes.find_branches import LowRank, Scale, peel_scales
+from fusioncc.passes.find_branches import LowRankPair, Scale, peel_scales
 from fusioncc.passes.find_near_misses import find_near_misses
-from fusioncc.passes.near_miss_rules import SUMS
 
 
 @dataclass(frozen=True)
 class Joined:
     """A branch in its region, with the scale behind B's product."""
 
-    branch: LowRank
+    branch: LowRankPair
     on_up: Scale
     saved: bool = False
 
@@ -48,7 +48,7 @@ class Region:
 
 
 def find_regions(
-    gemms: tuple[Gemm, ...], branches: dict[fx.Node, LowRank], max_rank_fraction: float
+    gemms: tuple[Gemm, ...], branches: dict[fx.Node, LowRankPair], max_rank_fraction: float
 ) -> tuple[tuple[Region, ...], tuple[Rejected, ...]]:
     """One region for each product that is no half of a branch joined elsewhere; and why branches were turned away."""
     taken: set[fx.Node] = set()
@@ -69,7 +69,7 @@ def find_regions(
 
 
 def _grow(
-    main: Gemm, branches: dict[fx.Node, LowRank], taken: set[fx.Node], max_rank_fraction: float
+    main: Gemm, branches: dict[fx.Node, LowRankPair], taken: set[fx.Node], max_rank_fraction: float
 ) -> tuple[Region, dict[fx.Node, Rejected]]:
     """The region of ``main``, and by up product why a branch beside it is not part of it."""
     joined: list[Joined] = []
@@ -109,22 +109,24 @@ def _grow(
     return Region(main, tuple(joined), output, frozenset(inner)), refused
 
 
-def _end_of(user: fx.Node, branches: dict[fx.Node, LowRank]) -> fx.Node:
+def _end_of(user: fx.Node, branches: dict[fx.Node, LowRankPair]) -> fx.Node:
     """The value that holds the sum: the addition, or the result of a product that adds (``addmm``)."""
     return branches[user].up.result if user in branches else user
 
 
-def _is_saved(branch: LowRank, inside: set[fx.Node]) -> bool:
+def _is_saved(branch: LowRankPair, inside: set[fx.Node]) -> bool:
     """Whether the down product, or a value made from it inside the branch, has a user outside the region."""
     return any(next(users_outside(node, inside), None) for node in _down_values(branch))
 
 
-def _down_values(branch: LowRank) -> tuple[fx.Node, ...]:
+def _down_values(branch: LowRankPair) -> tuple[fx.Node, ...]:
     """The down product and what the branch makes of it before B."""
     return (branch.down.result, *branch.inner)
 
 
-def _addends(user: fx.Node, here: fx.Node, branches: dict[fx.Node, LowRank]) -> Iterator[tuple[Joined, set[fx.Node]]]:
+def _addends(
+    user: fx.Node, here: fx.Node, branches: dict[fx.Node, LowRankPair]
+) -> Iterator[tuple[Joined, set[fx.Node]]]:
     """Branches that ``user`` adds to ``here`` (or subtracts), each with its nodes; nothing for any other sum."""
     if user in branches and branches[user].up.addend is here and branches[user].up.beta == 1:
         branch = branches[user]
@@ -150,7 +152,9 @@ def second_factor(node: fx.Node) -> float | None:
     return float(alpha) if node.target is aten.add.Tensor else -float(alpha)
 
 
-def _terms(node: fx.Node, scale: Scale, branches: dict[fx.Node, LowRank]) -> list[tuple[Joined, set[fx.Node]]] | None:
+def _terms(
+    node: fx.Node, scale: Scale, branches: dict[fx.Node, LowRankPair]
+) -> list[tuple[Joined, set[fx.Node]]] | None:
     """A value read as a sum of branches, with the scale in front of each; None when some part is no branch."""
     source, factor, passed = peel_scales(node, frozenset(branch.up.result for branch in branches.values()))
     scale = scale.times(factor)
@@ -169,7 +173,7 @@ def _terms(node: fx.Node, scale: Scale, branches: dict[fx.Node, LowRank]) -> lis
     return found
 
 
-def _covered(branch: LowRank) -> set[fx.Node]:
+def _covered(branch: LowRankPair) -> set[fx.Node]:
     return {*product_nodes(branch.down), *product_nodes(branch.up), *branch.inner}
 
 

@@ -14,6 +14,7 @@ from fusioncc.decision import Accepted, Decision, Rejected
 from fusioncc.graph import (
     CASTS,
     COPIES,
+    SUMS,
     aten,
     dtype_of,
     is_random,
@@ -25,8 +26,6 @@ from fusioncc.graph import (
 )
 from fusioncc.passes.canonicalize import Gemm
 from fusioncc.passes.find_branches import scale_of
-
-SUMS = (aten.add.Tensor, aten.sub.Tensor)
 
 
 @dataclass(frozen=True)

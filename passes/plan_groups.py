@@ -61,7 +61,7 @@ def _plan(group: Group, position: int, setting: Setting) -> tuple[GroupPlan, lis
         tier = tier_of(chosen, setting.options)
     else:
         tier = _tier_of_plan(chosen, setting.given.groups[position], setting)
-    return _decided(group, chosen, why, candidates, tier, setting), refused
+    return _decided(group, chosen, why, candidates, tier), refused
 
 
 def as_library(planned: GroupPlan, why: str) -> GroupPlan:
@@ -74,10 +74,14 @@ def tier_of(schedule: Schedule, options: Options) -> str:
     return "eager" if schedule.kind == "library" else options.numerics
 
 
+def as_run(group: Group, options: Options) -> Group:
+    """The group as its kernels find it: ``rest="eager"`` does not copy an input that is not aligned, as Inductor
+    does."""
+    return replace(group, lhs=replace(group.lhs, aligned=False)) if options.rest == "eager" else group
+
+
 def _candidates(group: Group, setting: Setting) -> tuple[Candidate, ...]:
-    if setting.options.rest == "eager":  # nothing there copies an input that is not aligned, as Inductor does
-        group = replace(group, lhs=replace(group.lhs, aligned=False))
-    ranked = rank(group, setting.device, SCHEDULES, setting.options.numerics)
+    ranked = rank(as_run(group, setting.options), setting.device, SCHEDULES, setting.options.numerics)
     refusal = _blanket_refusal(group, setting)
     if not refusal:
         return ranked
@@ -97,7 +101,7 @@ def _choose(
     group: Group, candidates: tuple[Candidate, ...], setting: Setting, position: int
 ) -> tuple[Schedule, str, list[Rejected]]:
     if setting.given is not None:
-        return _given(group, candidates, setting.given.groups[position])
+        return _given(as_run(group, setting.options), candidates, setting.given.groups[position])
     forced = setting.options.schedule
     if forced != "auto":
         candidate = next((c for c in candidates if c.kind == forced and c.legal and c.schedule), None)
@@ -152,15 +156,13 @@ def _tier_of_plan(chosen: Schedule, wanted: GroupPlan, setting: Setting) -> str:
     return "eager" if chosen.kind == "library" else wanted.tier
 
 
-def _decided(
-    group: Group, chosen: Schedule, why: str, candidates: tuple[Candidate, ...], tier: str, setting: Setting
-) -> GroupPlan:
+def _decided(group: Group, chosen: Schedule, why: str, candidates: tuple[Candidate, ...], tier: str) -> GroupPlan:
     return GroupPlan(
         **{field.name: getattr(group, field.name) for field in fields(Group)},
         schedule=chosen,
         why=why,
         tier=tier,
         candidates=candidates,
-        before=footprint(group, LIBRARY, setting.device),
-        after=footprint(group, chosen, setting.device),
+        before=footprint(group, LIBRARY),
+        after=footprint(group, chosen),
     )

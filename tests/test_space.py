@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fusioncc.autotune import best, choose, knobs, pick, rank, ranked_pools, spaces
 from fusioncc.autotune.kinds import BATCHED, KINDS, NO_BRANCH, bundles
+from fusioncc.codegen import check
 from fusioncc.cost_models import estimate
 from fusioncc.cost_models.resources import accumulators, shared_bytes
 from fusioncc.device import get_device
@@ -69,6 +70,21 @@ def test_members_share_a_launch_where_that_is_predicted_to_win(kind: str) -> Non
     assert other is not None and other.us > found[1].us and other.launches == len(downs) + 3
 
 
+@pytest.mark.parametrize("kind", ["inline", "split"])
+@pytest.mark.parametrize("dtypes", [("bf16", "fp32"), ("fp32", "bf16")], ids="-".join)
+def test_the_tiles_of_a_bundle_suit_every_member(kind: str, dtypes: tuple[str, str]) -> None:
+    """An fp32 product is compensated and takes short K steps, wherever it stands in the bundle."""
+    group = bundle(16, 4096, (1024, 16), (1024, 16))
+    mains = dict(zip(group.mains, dtypes, strict=True))
+    members = (
+        replace(each, weight=replace(each.weight, dtype=mains.get(at, "bf16"))) for at, each in enumerate(group.members)
+    )
+    mixed = replace(group, members=tuple(members))
+    found = best(mixed, H200, kind)
+    assert found is not None
+    check(mixed, found[0], "fp32")
+
+
 def test_ways_to_divide_the_mains() -> None:
     assert bundles(bundle(64, 4096, (4096, 16))) == (((0,),),)
     assert bundles(bundle(64, 4096, (4096, 16), (1024, 16))) == (((0, 3),), ((0,), (3,)))
@@ -79,7 +95,7 @@ def test_split_shares_one_pass_over_x_and_fills_the_card() -> None:
     found = best(bundle(64, 4096, (4096, 16), (1024, 16), (1024, 16)), H200, "split")
     assert found is not None
     down, main = found[0].pools
-    assert down.members == (1, 4, 7) and down.k_split > 1 and main.members == (0, 3, 6) and found[0].launches == 2
+    assert down.members == (1, 4, 7) and down.k_split > 1 and main.members == (0, 3, 6) and found[1].launches == 2
 
 
 def test_a_saved_down_product_is_not_split_along_k() -> None:

@@ -70,9 +70,9 @@ def oversized(tile: TileConfig, m: int, n: int, k: int) -> str:
 def prune(launch: Launch, device: Device) -> str:
     """Why a launch cannot run well on ``device``, in words that do not depend on the config; empty if it can."""
     assert launch.pool is not None
-    if launch.body == "inline" and mixes_mma(launch.pool.tile):
+    if mixes_mma(launch.pool.tile) and any(part.body == "inline" and part.ranks for part in launch.parts):
         return "warp-group and warp-level MMA in one loop (wrong results with Triton 3.6)"
-    if launch.unit == "fp32" and launch.pool.tile.block_k > COMPENSATED_STEP:
+    if launch.pool.tile.block_k > COMPENSATED_STEP and any(part.unit == "fp32" for part in launch.parts):
         return f"K steps of more than {COMPENSATED_STEP} in a compensated fp32 sum"
     most = MAX_ACCUMULATORS[device.capability >= 90]
     if accumulators(launch) > most:

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from fusioncc.cost_models.constants import TMA_CAPABILITY
-from fusioncc.descriptors import refusal
+from fusioncc.descriptors import TMA_CAPABILITY, refusal
 from fusioncc.device import Device
 from fusioncc.group import Group
 from fusioncc.schedule import Pool

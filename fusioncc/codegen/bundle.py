@@ -94,11 +94,9 @@ class Together:
         return part((f"end_{count - 2} + " if count > 1 else "") + tiles.lines[0], params=tiles.params)
 
     def dispatch(self, count: int, end: str = "") -> Part:
-        """Call the one of the first ``count`` members that the tile belongs to; none from ``end`` on, where given.
-
-        One ``if`` after another: Triton gives the operand tiles of an ``if`` and of its ``else`` memory of their own.
-        """
-        body = Part()
+        """Call the one of the first ``count`` members that the tile belongs to; none from ``end`` on, where given."""
+        several = "# No else: Triton gives the operand tiles of an if and of its else shared memory of their own."
+        body = part(several) if count > 1 else Part()
         for index in range(count):
             upper = f"end_{index}" if index < count - 1 else end
             bounds = [f"end_{index - 1} <= tile"] * (index > 0) + [f"tile < {upper}"] * bool(upper)
@@ -117,18 +115,24 @@ class Together:
 
 def _names(members: Sequence[Kernel]) -> list[Names]:
     """What the bundle calls the parameters and locals of each member: numbered where members differ."""
-    given = [_distinct(member, local=False) for member in members]
-    names: list[dict[str, str]] = [
-        {name: name if _alike(name, given) else _numbered(name, index) for name in mine}
-        for index, mine in enumerate(given)
-    ]
+    params = _told_apart([_distinct(member, local=False) for member in members])
     declared = [
         {name: _declaration(member.prologue, name, mine) for name in _distinct(member, local=True)}
-        for member, mine in zip(members, names, strict=True)
+        for member, mine in zip(members, params, strict=True)
     ]
-    for index, mine in enumerate(declared):
-        names[index] |= {name: name if _alike(name, declared) else _numbered(name, index) for name in mine}
-    return list(names)
+    return [mine | told for mine, told in zip(params, _told_apart(declared), strict=True)]
+
+
+def _told_apart(members: Sequence[Mapping[str, object]]) -> list[dict[str, str]]:
+    """A name stays where all members that have it mean one thing, unless a numbered name reads the same
+    (``scale_1_ptr`` is a second scale of one member, or the scale of member 1)."""
+    numbered = {
+        _numbered(name, index) for index, mine in enumerate(members) for name in mine if not _alike(name, members)
+    }
+    return [
+        {name: name if _alike(name, members) and name not in numbered else _numbered(name, index) for name in mine}
+        for index, mine in enumerate(members)
+    ]
 
 
 def _distinct(member: Kernel, *, local: bool) -> dict[str, object]:

@@ -49,7 +49,7 @@ class Context:
             add(member.weight, f"w{tail}")
             add(member.bias, f"bias{tail}")
             for branch in self.group.branches_of(main):
-                tail = self.tail(branch, self.branches)
+                tail = self.branch_tail(branch)
                 add(self.member(branch.down).weight, f"a{tail}")
                 add(self.member(branch.down).bias, f"a_bias{tail}")
                 add(self.member(branch.up).weight, f"b{tail}")
@@ -88,7 +88,7 @@ class Context:
         if not any(branch.saved and branch.down == down for branch in self.branches):
             return None
         member = self.member(down)
-        return Buffer(f"saved{self.tail(down, self.downs)}", (M, member.n), member.dtype, "saved", down)
+        return Buffer(f"saved{self.down_tail(down)}", (M, member.n), member.dtype, "saved", down)
 
     def counters(self) -> Buffer:
         """What the workers of a persistent kernel count together: three numbers, and one for each block of rows."""
@@ -101,7 +101,17 @@ class Context:
     def slices(self, down: int, k_split: int) -> Buffer:
         """fp32 partial sums of a down product, one slice after another."""
         shape = (k_split, M, padded_rank(self.member(down).n))
-        return Buffer(f"y{self.tail(down, self.downs)}", shape, "fp32", "scratch", down)
+        return Buffer(f"y{self.down_tail(down)}", shape, "fp32", "scratch", down)
+
+    def branch_tail(self, branch: Branch) -> str:
+        """Suffix of a branch's names: that of its main member, unless one has several branches."""
+        joined_to = [each.main for each in self.branches]
+        several = len({*joined_to}) < len(joined_to)
+        return self.tail(branch, self.branches) if several else self.tail(branch.main, self.mains)
+
+    def down_tail(self, down: int) -> str:
+        """Suffix of the names of a down product."""
+        return self.branch_tail(self.first_branch(down))
 
     @staticmethod
     def tail(item: object, items: tuple[object, ...]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fusioncc.codegen.context import Context
 from fusioncc.codegen.descriptor import DescriptorTile
 from fusioncc.codegen.kernel import Param, Part, constant, part, total
-from fusioncc.codegen.tile import Axis, Tile, block_constants
+from fusioncc.codegen.tile import INT32_ELEMENTS, Axis, Tile, block_constants
 from fusioncc.schedule import Pool
 
 
@@ -39,8 +39,15 @@ class KLoop:
     def bounds(self) -> tuple[Param, ...]:
         return (self.k,) if self.ragged else ()
 
+    @property
+    def stride(self) -> int:
+        """The largest stride along K of X and of the weights that read it."""
+        read = [member.weight.strides[0] for member in self.context.group.members if member.role != "up"]
+        return max(self.context.group.lhs.strides[1], *read)
+
     def vectors(self) -> Part:
-        return part("ks = tl.arange(0, BLOCK_K)", params=block_constants(self.pool.tile, "K"))
+        cast = ".to(tl.int64)" if self.pool.tile.block_k * self.stride >= INT32_ELEMENTS else ""
+        return part(f"ks = tl.arange(0, BLOCK_K){cast}", params=block_constants(self.pool.tile, "K"))
 
     def starts(self, *tiles: Tile | DescriptorTile) -> Part:
         """Pointers of the tiles at the first step."""
@@ -61,7 +68,8 @@ class KLoop:
         return constant("K_SLICE", steps * step, f"triton.cdiv(x.shape[1], {step * self.pool.k_split}) * {step}")
 
     def _first_k(self) -> Part:
-        return part("first_k = k_slice * K_SLICE", params=(self._slice(),))
+        k_slice = "k_slice.to(tl.int64)" if self.context.group.k * self.stride >= INT32_ELEMENTS else "k_slice"
+        return part(f"first_k = {k_slice} * K_SLICE", params=(self._slice(),))
 
     def _header(self) -> Part:
         blocks = block_constants(self.pool.tile, "K")

@@ -12,9 +12,12 @@ from fusioncc.schedule import TileConfig, padded_rank
 
 
 @dataclass(frozen=True)
-class LowRank:
-    """One branch as a kernel sees it. ``tail`` tells its names from those of the kernel's other branches;
-    ``rank_tail`` is empty where all branches of the kernel have one rank."""
+class LowRankTile:
+    """One branch as a kernel sees it: the low-rank counterpart of a main tile.
+
+    ``tail`` tells its names from those of the kernel's other branches; ``rank_tail`` is empty where all branches of the
+    kernel have one rank.
+    """
 
     context: Context
     branch: Branch
@@ -182,22 +185,22 @@ class LowRank:
         return Tile(name, base, (rows, axis), (width.name, "1"), params, self.tile.swap_operands)
 
 
-def low_ranks(context: Context, branches: tuple[Branch, ...], tile: TileConfig) -> tuple[LowRank, ...]:
+def low_ranks(context: Context, branches: tuple[Branch, ...], tile: TileConfig) -> tuple[LowRankTile, ...]:
     """The branches of one kernel, in order."""
     one = len(branches) == 1
     one_rank = len({context.member(branch.down).n for branch in branches}) == 1
     return tuple(
-        LowRank(context, branch, tile, "" if one else str(i), "" if one_rank else str(i))
+        LowRankTile(context, branch, tile, "" if one else str(i), "" if one_rank else str(i))
         for i, branch in enumerate(branches)
     )
 
 
-def rank_vectors(lows: tuple[LowRank, ...]) -> Part:
+def rank_vectors(lows: tuple[LowRankTile, ...]) -> Part:
     """Index vectors of the ranks, each once."""
     vectors = total([low_rank.vectors() for low_rank in lows])
     return Part(tuple(dict.fromkeys(vectors.lines)), vectors.params)
 
 
-def helpers(lows: tuple[LowRank, ...]) -> tuple[str, ...]:
+def helpers(lows: tuple[LowRankTile, ...]) -> tuple[str, ...]:
     """Device functions that the branches call, each once."""
     return tuple(dict.fromkeys(helper for low_rank in lows for helper in low_rank.helpers))

@@ -8,7 +8,7 @@ from fusioncc.codegen.descriptor import DescriptorTile
 from fusioncc.codegen.k_loop import KLoop
 from fusioncc.codegen.kernel import ROWS, Kernel, Param, Part, buffer_pointer, constant, part, total
 from fusioncc.codegen.launch import Blocks
-from fusioncc.codegen.low_rank import LowRank, low_ranks
+from fusioncc.codegen.low_rank import LowRankTile, low_ranks
 from fusioncc.codegen.precision import Product, dot, main_product
 from fusioncc.codegen.tile import INT32_ELEMENTS, Axis, Tile, block_constants, column_vectors, row_vectors, wide_rows
 from fusioncc.codegen.tile_order import main_order, one_row_block, tile_count
@@ -34,7 +34,7 @@ class MainTile:
         return KLoop(self.context, self.pool)
 
     @property
-    def low_ranks(self) -> tuple[LowRank, ...]:
+    def low_ranks(self) -> tuple[LowRankTile, ...]:
         return low_ranks(self.context, self.context.group.branches_of(self.main), self.pool.tile)
 
     @property

@@ -69,8 +69,8 @@ class Module:
         check = SelfCheck(self.context, self.schedule, self.name)
         sections = [
             "\n".join(self._header()) + "\n\n" + IMPORTS,
-            *helpers,
             *([ALLOCATOR] if self._described else []),
+            *helpers,
             *("\n".join(lines) + "\n" for lines in functions.values()),
             "\n".join(self._launch(names)) + "\n",
             *check.sections(),

@@ -114,7 +114,7 @@ class SelfCheck:
         return (*call("def eager", list(names.values()), ":", depth=0), *indented(body))
 
     def _y(self, branch: Branch) -> str:
-        return "y" if len(self.context.downs) == 1 else f"y_{self.context.downs.index(branch.down)}"
+        return f"y{self.context.down_tail(branch.down)}"
 
     def _product(self, left: str, weight: Operand, dtype: str) -> str:
         name = self.context.names()[weight]

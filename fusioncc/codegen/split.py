@@ -5,7 +5,7 @@ from fusioncc.codegen.context import Context
 from fusioncc.codegen.k_loop import KLoop
 from fusioncc.codegen.kernel import Kernel, Part, constant, part, total
 from fusioncc.codegen.launch import Blocks
-from fusioncc.codegen.low_rank import LowRank, helpers, low_ranks, rank_vectors
+from fusioncc.codegen.low_rank import LowRankTile, helpers, low_ranks, rank_vectors
 from fusioncc.codegen.main_tile import MainTile
 from fusioncc.codegen.pool_rules import require_branches, require_downs_before, require_roles
 from fusioncc.codegen.tile import row_vectors, wide_rows
@@ -96,7 +96,7 @@ def opening(tile: MainTile, splits: dict[int, int]) -> Part:
     return body + part("") + tile.correction()
 
 
-def joined(tile: MainTile, low_rank: LowRank, splits: dict[int, int], *, opens: bool) -> Part:
+def joined(tile: MainTile, low_rank: LowRankTile, splits: dict[int, int], *, opens: bool) -> Part:
     """Read what the down kernel wrote, and join it."""
     down = low_rank.branch.down
     saved = tile.context.saved(down)

@@ -41,7 +41,7 @@ def require(context: Context, schedule: Schedule) -> None:
     require_branches(context, schedule)
     downs = [pool for pool in schedule.pools if pool.role == "down"]
     mains = [pool for pool in schedule.pools if pool.role == "main"]
-    if len(downs) != 1 or schedule.launches != 1:
+    if len(downs) != 1 or any(pool.launch for pool in schedule.pools):
         raise EmissionError("schedule 'two_pool' has one down pool, in one launch with its main pools")
     if {*downs[0].members} != {*context.downs}:
         raise EmissionError("the down pool lists every down member that a main pool joins")

@@ -10,13 +10,15 @@ from typing import Any
 
 import torch
 
-MIN_CAPABILITY = (9, 0)
-"""Descriptors exist from Hopper on."""
+from fusioncc.descriptors import TMA_CAPABILITY
 
 
 def with_descriptors(compiled: Callable[..., Any]) -> Callable[..., Any]:
     """``compiled`` with the allocator set on every call; the same callable where no card has descriptors."""
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability() < MIN_CAPABILITY:
+    if not torch.cuda.is_available():
+        return compiled
+    major, minor = torch.cuda.get_device_capability()
+    if 10 * major + minor < TMA_CAPABILITY:
         return compiled
     import triton
 

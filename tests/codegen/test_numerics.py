@@ -37,6 +37,7 @@ BUNDLES = {
     "one_row": group(1, 128, Main(128), Main(130)),
     "kn_and_fp32_adapters": group(33, 200, Main(136, (Lora(8, dtype="fp32"),), layout="kn"), Main(64)),
     "equal": group(33, 208, Main(128), Main(128)),
+    "tensor_scales": group(16, 200, *(Main(64, (Lora(8, tensor_scales=count),)) for count in (2, 1, 1))),
 }
 KINDS = ("inline", "inline_swapped", "split_1", "split_3", "split_swapped_4")
 GROUPS: dict[str, Group] = {
@@ -109,7 +110,8 @@ def test_side_by_side_is_as_close_as_eager(load, name: str, kind: str) -> None:
     fp32, saved = value.lhs.dtype == "fp32", any(branch.saved for branch in value.branches)
     rank = max((padded_rank(value.members[branch.down].n) for branch in value.branches), default=16)
     down = replace(DOWN, block_n=rank, block_k=COMPENSATED_STEP if fp32 else DOWN.block_k)
-    outputs, eager, exact = run(load, value, side_by_side(value, kind, TILE, down, 1 if saved else 3))
+    tile = replace(TILE, block_k=down.block_k)
+    outputs, eager, exact = run(load, value, side_by_side(value, kind, tile, down, 1 if saved else 3))
     assert len(outputs) == len(exact)
     slack = 2.0 if fp32 and value.fp32_precision == "ieee" else 1.1
     for output, plain, truth in zip(outputs, eager, exact, strict=True):

@@ -58,11 +58,11 @@ REFUSED: dict[str, tuple[Group, Schedule, str, str]] = {
         "K steps of at most 32",
     ),
     "workers": (PLAIN, with_pool(inline(PLAIN, TILE), 0, workers=132), "fp32", "a TMA pool is persistent"),
-    "down of a launch": (
+    "two down pools in a launch": (
         TWO,
-        with_pool(split(TWO, TILE, DOWN), 1, launch=0),
+        Schedule("split", (Pool("down", (1,), DOWN, 0), Pool("down", (4,), DOWN, 0), Pool("main", (0, 3), TILE, 1))),
         "fp32",
-        "no down pool before the main pool",
+        "a launch of its own",
     ),
     "two roles in a launch": (
         PLAIN,
@@ -84,7 +84,7 @@ REFUSED: dict[str, tuple[Group, Schedule, str, str]] = {
     ),
     "unequal tiles of concat": (
         PLAIN,
-        replace(side_by_side(PLAIN, "horizontal", TILE, DOWN), kind="concat"),
+        replace(side_by_side(PLAIN, "horizontal", TILE, replace(DOWN, block_m=16)), kind="concat"),
         "fp32",
         "have one shape",
     ),

@@ -127,6 +127,7 @@ def bundle_0(
 ):
     end_0 = tl.cdiv(N, BLOCK_N)
     tile = tl.program_id(0)
+    # No else: Triton gives the operand tiles of an if and of its else shared memory of their own.
     if tile < end_0:
         main_tile_0(
             tile,

@@ -126,6 +126,7 @@ def mains_0(
     end_0 = tl.cdiv(N_0, BLOCK_N)
     end_1 = end_0 + tl.cdiv(N_1, BLOCK_N)
     tile = tl.program_id(0)
+    # No else: Triton gives the operand tiles of an if and of its else shared memory of their own.
     if tile < end_0:
         main_tile_0(
             tile,

@@ -8,9 +8,9 @@
     w_1      [4096, 1024] bf16, strides (1, 4096)
     out_1    [M, 1024] bf16 = x @ w_1
     w_2      [4096, 1024] bf16, strides (1, 4096)
-    a_1      [4096, 16] bf16, strides (1, 4096)
-    b_1      [16, 1024] bf16, strides (1, 16)
-    out_2    [M, 1024] bf16 = x @ w_2 + 2.0 * (x @ a_1) @ b_1
+    a_2      [4096, 16] bf16, strides (1, 4096)
+    b_2      [16, 1024] bf16, strides (1, 16)
+    out_2    [M, 1024] bf16 = x @ w_2 + 2.0 * (x @ a_2) @ b_2
 
     two_pool_0: tile 64x64x64 and 64xRPx128, 64 + 16 + 16 tiles for a block of rows, 264 persistent programs, 4 warps, 3
         stages
@@ -275,6 +275,7 @@ def two_pool_0(
     first = tl.atomic_add(counters_ptr + 2, CHUNK, sem="relaxed")
     while first < tiles:
         for tile in range(first, tl.minimum(first + CHUNK, tiles)):
+            # No else: Triton gives the operand tiles of an if and of its else shared memory of their own.
             if tile < end_0:
                 main_tile_0(
                     tile,
@@ -348,14 +349,14 @@ def two_pool_0(
         first = tl.atomic_add(counters_ptr + 2, CHUNK, sem="relaxed")
 
 
-def launch(x, w_0, a_0, b_0, w_1, w_2, a_1, b_1, empty=torch.empty):
+def launch(x, w_0, a_0, b_0, w_1, w_2, a_2, b_2, empty=torch.empty):
     """out_0, out_1, out_2 from tensors in the shapes of the header ([K, N] for weights); ``empty`` allocates."""
     m = x.shape[0]
     out_0 = empty((m, w_0.shape[1]), dtype=x.dtype, device=x.device)
     out_1 = empty((m, w_1.shape[1]), dtype=x.dtype, device=x.device)
     out_2 = empty((m, w_2.shape[1]), dtype=x.dtype, device=x.device)
     y_0 = empty((2, m, 16), dtype=torch.float32, device=x.device)
-    y_1 = empty((2, m, 16), dtype=torch.float32, device=x.device)
+    y_2 = empty((2, m, 16), dtype=torch.float32, device=x.device)
     counters = torch.zeros((4, m), dtype=torch.int32, device=x.device)
     tiles = triton.cdiv(m, 64) * triton.cdiv(w_0.shape[1], 64)
     tiles += triton.cdiv(m, 64) * triton.cdiv(w_1.shape[1], 64)
@@ -363,19 +364,19 @@ def launch(x, w_0, a_0, b_0, w_1, w_2, a_1, b_1, empty=torch.empty):
     two_pool_0[(min(264, tiles),)](
         x_ptr=x,
         a0_ptr=a_0,
-        a1_ptr=a_1,
+        a1_ptr=a_2,
         w_0_ptr=w_0,
         b_0_ptr=b_0,
         w_1_ptr=w_1,
         w_2_ptr=w_2,
-        b_2_ptr=b_1,
+        b_2_ptr=b_2,
         counters_ptr=counters,
         y0_ptr=y_0,
-        y1_ptr=y_1,
+        y1_ptr=y_2,
         y_0_ptr=y_0,
         out_0_ptr=out_0,
         out_1_ptr=out_1,
-        y_2_ptr=y_1,
+        y_2_ptr=y_2,
         out_2_ptr=out_2,
         M=m,
         N_0=w_0.shape[1],
@@ -387,8 +388,8 @@ def launch(x, w_0, a_0, b_0, w_1, w_2, a_1, b_1, empty=torch.empty):
         X_STRIDE_K=x.stride(1),
         A0_STRIDE_K=a_0.stride(0),
         A0_STRIDE_R=a_0.stride(1),
-        A1_STRIDE_K=a_1.stride(0),
-        A1_STRIDE_R=a_1.stride(1),
+        A1_STRIDE_K=a_2.stride(0),
+        A1_STRIDE_R=a_2.stride(1),
         W_STRIDE_K=w_0.stride(0),
         W_STRIDE_N=w_0.stride(1),
         B_STRIDE_R=b_0.stride(0),
@@ -411,13 +412,13 @@ def launch(x, w_0, a_0, b_0, w_1, w_2, a_1, b_1, empty=torch.empty):
     return out_0, out_1, out_2
 
 
-def eager(x, w_0, a_0, b_0, w_1, w_2, a_1, b_1):
+def eager(x, w_0, a_0, b_0, w_1, w_2, a_2, b_2):
     """The same sums, one operation after another; from fp64 operands it is the reference."""
     y_0 = x @ a_0
     out_0 = x @ w_0 + 2.0 * (y_0 @ b_0)
     out_1 = x @ w_1
-    y_1 = x @ a_1
-    out_2 = x @ w_2 + 2.0 * (y_1 @ b_1)
+    y_2 = x @ a_2
+    out_2 = x @ w_2 + 2.0 * (y_2 @ b_2)
     return out_0, out_1, out_2
 
 
@@ -435,8 +436,8 @@ OPERANDS = (  # shape, strides, dtype, standard deviation, mean
     ((16, N_0), (1, 16), HALF, 0.125, 0.0),  # b_0
     ((K, N_1), (1, 4096), HALF, 0.01562, 0.0),  # w_1
     ((K, N_2), (1, 4096), HALF, 0.01562, 0.0),  # w_2
-    ((K, 16), (1, 4096), HALF, 0.01562, 0.0),  # a_1
-    ((16, N_2), (1, 16), HALF, 0.125, 0.0),  # b_1
+    ((K, 16), (1, 4096), HALF, 0.01562, 0.0),  # a_2
+    ((16, N_2), (1, 16), HALF, 0.125, 0.0),  # b_2
 )
 RESULTS = ("out_0", "out_1", "out_2")
 RMS_LIMIT, MAX_LIMIT = 1.1, 3.0  # of eager's own error

@@ -25,6 +25,11 @@ import triton
 import triton.language as tl
 
 
+def scratch(size, alignment, stream):
+    """Memory for the descriptors that the kernels make."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")
+
+
 @triton.jit
 def main_tile_0(
     tile,
@@ -120,11 +125,6 @@ def down_tile_0(
 
     y_tile = y_ptr + k_slice * M * RP + rows[:, None] * RP + ranks[None, :]
     tl.store(y_tile, y, mask=rows[:, None] < M)
-
-
-def scratch(size, alignment, stream):
-    """Memory for the descriptors that the kernels make."""
-    return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
 @triton.jit

@@ -1,0 +1,26 @@
+"""The model of bundles against the times of ``benchmarks/results/bundles.json``, to which nothing was fitted."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusioncc.autotune import best
+from fusioncc.device import get_device
+from tests.cost_models.groups import bundle
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "bundles.json"
+ROWS = json.loads(RESULTS.read_text())["rows"]
+H200 = get_device("h200")
+K = 4096
+WIDTHS = {"q/k/v": (4096, 1024, 1024), "gate/up": (14336, 14336)}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['bundle']}-{row['m']}-{row['rank']}")
+def test_what_was_run_is_predicted_within_10_percent(row: dict[str, Any]) -> None:
+    group = bundle(row["m"], K, *((n, row["rank"]) for n in WIDTHS[row["bundle"]]))
+    found = best(group, H200, row["schedule"])
+    assert found is not None
+    assert found[1].launches == row["launches"]
+    assert found[1].us == pytest.approx(row["fusioncc"], rel=0.1)
