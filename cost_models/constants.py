@@ -56,6 +56,9 @@ SLICE_US = 0.1
 """One more slice of partial sums read by every tile of the consumer, us. Assumed: the sweep timed split mains behind 8
 slices only."""
 
+EVENTS_US = 3.0
+"""A fork to other streams and the join behind it: an event recorded and waited for on each side, us. Assumed."""
+
 INLINE_MIN_COLUMNS = 32
 """Columns of MMA work that X@A takes at least: a narrow dot takes the time of a wider one. Chosen on all
 shapes of the sweep: the largest that leaves inline and split in their measured order."""

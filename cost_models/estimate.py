@@ -2,6 +2,7 @@
 
 from fusioncc.cost_models.cost import ADDED, OVERLAPPING, Cost
 from fusioncc.cost_models.launches import Launch, launches
+from fusioncc.cost_models.overlap import overlapped
 from fusioncc.cost_models.tiles import grid_cost
 from fusioncc.cost_models.traffic import warm_names
 from fusioncc.cost_models.vendor import pointwise_cost, vendor_cost
@@ -24,15 +25,18 @@ def estimate(group: Group, schedule: Schedule, device: Device, tier: str = "fp32
     rate, a tile that does not fit).
 
     ``dram``, ``l2`` and ``mma`` overlap inside a launch (the largest counts) and are summed over launches; ``latency``,
-    ``launch`` and ``tail`` come on top. ``binds`` is the term that costs most.
+    ``launch`` and ``tail`` come on top. Launches on streams of their own count as one. ``binds`` is the term that costs
+    most.
     """
     sequence = launches(group, schedule, tier)
     costs: list[Cost] = []
+    beside: list[Cost] = []
     for launch, warm in zip(sequence, warm_names(sequence, device), strict=True):
         cost = launch_cost(launch, warm, device)
         if cost is None:
             return None
-        costs.append(cost)
+        (beside if launch.beside else costs).append(cost)
+    costs += [overlapped(beside)] if beside else []
     terms = tuple((name, sum(getattr(cost, name) for cost in costs)) for name in (*OVERLAPPING, *ADDED))
     return Estimate(
         us=sum(cost.us for cost in costs),

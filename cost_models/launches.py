@@ -60,6 +60,8 @@ class Launch:
     """Slices of partial sums that a ``join`` adds."""
     member: int = 0
     """The main member, or the first down member."""
+    beside: bool = False
+    """Runs at the same time as every other launch that says so, on a stream of its own."""
     bundled: tuple["Launch", ...] = ()
     """The parts of a bundle, each as its own launch would be; empty for a single one."""
 
@@ -310,6 +312,28 @@ def _side_by_side(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, 
     return (bundle(parts), *([bundle(ups)] if ups else []), *rest)
 
 
+def _streams(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
+    """The down launch and a vendor GEMM for each main member beside one another; then what joins the branches."""
+    downs: dict[int, Tensor] = {}
+    beside: list[Launch] = []
+    ups: list[Launch] = []
+    slices = 1
+    for pool in schedule.pools:
+        if pool.role == "down":
+            beside.append(down_launch(group, pool, tier))
+            downs |= {int(t.name[1:]): t for t in beside[-1].writes if t.name.startswith("p")}
+            slices = max(slices, pool.k_split)
+        else:
+            ups += [_up_tiles(group, pool, main, tier, downs, slices) for main in pool.members]
+    for main in group.mains:
+        joined = bool(group.branches_of(main))
+        product = _fp32_product(group, main) if joined else _result(group, main)
+        *_, gemm = _vendor(group, main, _x(group), product)
+        later = _operands(f"b{main}", group.members[main].bias) if joined else ()
+        beside.append(replace(gemm, reads=tuple(tensor for tensor in gemm.reads if tensor not in later)))
+    return (*(replace(launch, beside=True) for launch in beside), *([bundle(ups)] if ups else []))
+
+
 def _two_pool(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
     """The zeros of the counters, then down and main tiles in one launch."""
     (down,) = (pool for pool in schedule.pools if pool.role == "down")
@@ -348,6 +372,7 @@ def _up_tiles(group: Group, pool: Pool, main: int, tier: str, downs: dict[int, T
 
 BUILDERS: dict[str, Callable[[Group, Schedule, str], tuple[Launch, ...]]] = {
     "library": _library,
+    "streams": _streams,
     "concat": _side_by_side,
     "horizontal": _side_by_side,
     "split": _emitted,

@@ -16,7 +16,7 @@ from fusioncc.passes.emit_groups import emit_groups
 from fusioncc.passes.find_branches import find_branches
 from fusioncc.passes.find_groups import Found, find_groups
 from fusioncc.passes.find_regions import find_regions
-from fusioncc.passes.insert_kernels import insert_kernels
+from fusioncc.passes.insert_kernels import insert_kernels, insertion_of
 from fusioncc.passes.plan_groups import Setting, plan_groups
 from fusioncc.plan import SCHEMA, GroupPlan, Plan
 
@@ -69,8 +69,8 @@ def rewrite(graph: fx.Graph, setting: Setting, form: str) -> Plan:
     drafted = draft(graph, setting)
     built = build_groups(drafted.plan.groups, drafted.modules, setting)
     insert_kernels(graph, [(ready.planned.group, ready.emitted, ready.module) for ready in built.ready], form)
-    claimed = {ready.planned.name for ready in built.ready}
-    groups = tuple(replace(group, insertion=form) if group.name in claimed else group for group in built.groups)
+    inserted = {ready.planned.name: insertion_of(ready.emitted, form) for ready in built.ready}
+    groups = tuple(replace(group, insertion=inserted.get(group.name, "")) for group in built.groups)
     return replace(drafted.plan, groups=groups, rejections=drafted.plan.rejections + built.rejections)
 
 

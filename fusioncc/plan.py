@@ -25,7 +25,8 @@ class GroupPlan(Group):
     kernel: str = ""
     """Name of the emitted module (``k0_inline_...``); empty for ``library``."""
     insertion: str = ""
-    """How the kernel entered the graph: ``visible`` (Inductor sees a Triton kernel), ``call``, or empty (not run)."""
+    """How the kernel entered the graph: ``visible`` (Inductor sees a Triton kernel), ``opaque`` (one op, which Inductor
+    does not look into), ``call``, or empty (not run)."""
 
     @property
     def group(self) -> Group:

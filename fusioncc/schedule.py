@@ -8,7 +8,7 @@ that defines the emitted code. ``SCHEDULES`` lists the kinds that exist; a new k
 from dataclasses import dataclass
 from typing import Literal
 
-SCHEDULES = ("library", "concat", "horizontal", "split", "inline", "two_pool")
+SCHEDULES = ("library", "streams", "concat", "horizontal", "split", "inline", "two_pool")
 Ordering = Literal["grouped"]
 
 
@@ -80,7 +80,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A kind from ``SCHEDULES`` and its pools; ``library`` has none."""
+    """A kind from ``SCHEDULES`` and its pools. Vendor GEMMs have none: all of ``library``, the mains of ``streams``."""
 
     kind: str
     pools: tuple[Pool, ...] = ()

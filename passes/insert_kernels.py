@@ -1,9 +1,9 @@
 """Insert kernels: replace each planned region by its emitted kernel.
 
 ``visible``: every launch becomes a ``triton_kernel_wrapper_functional`` node over ``aten.empty`` buffers, which
-Inductor schedules as a user-defined Triton kernel (no opaque call, no clone). ``call``: one node that calls the
-module's own ``launch``. New nodes are made first, then uses are replaced; old nodes are erased last, so that a failure
-can put everything back.
+Inductor schedules as a user-defined Triton kernel (no opaque call, no clone). ``opaque``: one op that runs the module,
+where its ``launch`` does more than launch kernels. ``call``: one node that calls the module's own ``launch``. New nodes
+are made first, then uses are replaced; old nodes are erased last, so that a failure can put everything back.
 """
 
 import functools
@@ -24,6 +24,7 @@ from fusioncc.graph import TORCH_DTYPES, aten, is_mutation, is_static, tensor
 from fusioncc.group import Group, Operand
 from fusioncc.runtime.build import tuned
 from fusioncc.runtime.interpreter import launcher
+from fusioncc.runtime.opaque import OPAQUE
 from fusioncc.seam import translated
 
 
@@ -46,8 +47,14 @@ class _Insertion:
         return node
 
 
+def insertion_of(emitted: EmittedModule, form: str) -> str:
+    """How a module enters a graph under ``form``: what forks streams is never ``visible``, but ``opaque``."""
+    return "opaque" if emitted.forks and form == "visible" else form
+
+
 def insert_kernels(graph: fx.Graph, groups: list[tuple[Group, EmittedModule, ModuleType]], form: str) -> None:
-    """Replace the regions of ``groups`` in ``graph``, all or none; ``form`` is ``visible`` or ``call``.
+    """Replace the regions of ``groups`` in ``graph``, all or none, each as :func:`insertion_of` says; ``form`` is
+    ``visible`` or ``call``.
 
     Raises:
         FusionError: a kernel cannot be inserted (the group is named), or the result is no sound graph. The graph is as
@@ -126,7 +133,7 @@ def _insert(insertion: _Insertion, group: Group, emitted: EmittedModule, module:
     following = _place(graph, by_name, group, emitted)
     with graph.inserting_before(following):
         lhs = _as_matrix(insertion, by_name[group.lhs.node], group.k)
-        made = (_visible if form == "visible" else _called)(insertion, group, emitted, module, lhs)
+        made = _FORMS[insertion_of(emitted, form)](insertion, group, emitted, module, lhs)
         for buffer in emitted.buffers:
             if not buffer.kept:
                 continue
@@ -186,15 +193,36 @@ def _size_node(insertion: _Insertion, size: Any, near: fx.Node) -> fx.Node:
 def _called(
     insertion: _Insertion, group: Group, emitted: EmittedModule, module: ModuleType, lhs: fx.Node
 ) -> dict[str, fx.Node]:
-    x = tensor(lhs)
-    assert x is not None
-    kept = [buffer for buffer in emitted.buffers if buffer.kept]
-    values = tuple(x.new_empty(_shape(buffer, x.shape[0]), dtype=TORCH_DTYPES[buffer.dtype]) for buffer in kept)
-    operands = tuple(
+    operands = _operands(insertion, group, emitted, lhs)
+    return _results(insertion, emitted, lhs, launcher(module), operands)
+
+
+def _opaque(
+    insertion: _Insertion, group: Group, emitted: EmittedModule, module: ModuleType, lhs: fx.Node
+) -> dict[str, fx.Node]:
+    operands = list(_operands(insertion, group, emitted, lhs))
+    columns = [buffer.shape[1] for buffer in emitted.buffers if buffer.kept]
+    dtypes = [buffer.dtype for buffer in emitted.buffers if buffer.kept]
+    return _results(insertion, emitted, lhs, OPAQUE, (operands, columns, dtypes, emitted.name, emitted.source))
+
+
+def _operands(insertion: _Insertion, group: Group, emitted: EmittedModule, lhs: fx.Node) -> tuple[fx.Node, ...]:
+    """The tensors that the module's ``launch`` takes."""
+    return tuple(
         lhs if operand.node == group.lhs.node else _as_operand(insertion, insertion.by_name[operand.node], operand)
         for operand in emitted.operands
     )
-    result = insertion.call(launcher(module), operands, values, name=emitted.name)
+
+
+def _results(
+    insertion: _Insertion, emitted: EmittedModule, lhs: fx.Node, target: Callable[..., Any], args: tuple[Any, ...]
+) -> dict[str, fx.Node]:
+    """One call of ``target``, and each of the buffers that it returns."""
+    x = tensor(lhs)
+    assert x is not None
+    kept = [buffer for buffer in emitted.buffers if buffer.kept]
+    values = [x.new_empty(_shape(buffer, x.shape[0]), dtype=TORCH_DTYPES[buffer.dtype]) for buffer in kept]
+    result = insertion.call(target, args, values, name=emitted.name)
     return {buffer.name: insertion.call(operator.getitem, (result, at), values[at]) for at, buffer in enumerate(kept)}
 
 
@@ -237,6 +265,9 @@ def _visible(
     for launch in emitted.launches:
         _launch_node(insertion, group, launch, module, lhs, rows, rows_node, holder, written)
     return holder
+
+
+_FORMS = {"visible": _visible, "opaque": _opaque, "call": _called}
 
 
 def _launch_node(

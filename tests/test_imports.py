@@ -16,7 +16,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("passes",),
     ("autotune",),
     ("codegen", "runtime", "cost_models"),
-    ("plan", "schedule", "config", "codegen.launch", "descriptors"),
+    ("plan", "schedule", "config", "codegen.launch", "descriptors", "vendor"),
     ("group", "device"),
     ("graph",),
     ("decision", "errors", "seam"),
@@ -38,6 +38,7 @@ TORCH_FREE = (
     "plan",
     "report",
     "schedule",
+    "vendor",
 )
 
 

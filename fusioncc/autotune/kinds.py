@@ -11,11 +11,12 @@ from functools import partial
 
 from fusioncc.autotune import knobs
 from fusioncc.autotune.side_by_side import side_by_side_ways
-from fusioncc.autotune.step import Step, tma_workers
+from fusioncc.autotune.step import Step, down_step, tma_workers
+from fusioncc.autotune.streams import streams_illegal, streams_ways
 from fusioncc.autotune.two_pool import two_pool_ways
 from fusioncc.device import Device
 from fusioncc.group import Group
-from fusioncc.schedule import Pool, padded_rank
+from fusioncc.schedule import Pool
 
 NO_BRANCH = "no low-rank branch to join"
 BATCHED = "batched members have no emitted form yet"
@@ -71,28 +72,16 @@ def _inline_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
 def _split_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
     def way(launches: tuple[tuple[int, ...], ...]) -> tuple[Step, ...]:
         mains = (_main_step(mains, at, tma_workers(group, mains, device)) for at, mains in enumerate(launches, start=1))
-        return (_down_step(group, consumers=len(launches)), *mains)
+        return (down_step(group, consumers=len(launches)), *mains)
 
     return tuple(way(launches) for launches in bundles(group))
-
-
-def _down_step(group: Group, consumers: int) -> Step:
-    downs = tuple(branch.down for branch in group.branches)
-    columns = max(padded_rank(group.members[down].n) for down in downs)
-    saved = any(branch.saved for branch in group.branches)
-
-    def pools() -> Iterator[tuple[Pool, ...]]:
-        for tile in knobs.down_tiles(columns):
-            for k_split in (1,) if saved else knobs.K_SPLIT:
-                yield (Pool("down", downs, tile, 0, k_split=k_split),)
-
-    return Step(downs, pools, consumers)
 
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
         Kind("library", _never, lambda group, device: ()),
+        Kind("streams", lambda group: _batched(group) or streams_illegal(group), streams_ways),
         Kind("concat", _batched, partial(side_by_side_ways, uniform=True)),
         Kind("horizontal", _batched, partial(side_by_side_ways, uniform=False)),
         Kind("split", _no_form, _split_ways),

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from fusioncc.autotune import knobs
 from fusioncc.descriptors import TMA_CAPABILITY, refusal
 from fusioncc.device import Device
 from fusioncc.group import Group
-from fusioncc.schedule import Pool
+from fusioncc.schedule import Pool, padded_rank
 
 
 @dataclass(frozen=True)
@@ -23,3 +24,17 @@ def tma_workers(group: Group, mains: tuple[int, ...], device: Device) -> int:
     """Programs of a persistent pool, one a multiprocessor; 0 where a member has no TMA form on ``device``."""
     tma = device.capability >= TMA_CAPABILITY and not any(refusal(group, main) for main in mains)
     return device.multiprocessors if tma else 0
+
+
+def down_step(group: Group, consumers: int) -> Step:
+    """One pass over X for all downs of the group, which ``consumers`` later launches join."""
+    downs = tuple(dict.fromkeys(branch.down for branch in group.branches))
+    columns = max(padded_rank(group.members[down].n) for down in downs)
+    saved = any(branch.saved for branch in group.branches)
+
+    def pools() -> Iterator[tuple[Pool, ...]]:
+        for tile in knobs.down_tiles(columns):
+            for k_split in (1,) if saved else knobs.K_SPLIT:
+                yield (Pool("down", downs, tile, 0, k_split=k_split),)
+
+    return Step(downs, pools, consumers)

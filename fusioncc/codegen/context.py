@@ -120,6 +120,9 @@ class Context:
 
 
 def mains_of(schedule: Schedule, group: Group) -> tuple[int, ...]:
-    """The main members that the schedule runs, in graph order."""
+    """The main members that the schedule runs, in graph order: all of them in ``streams``, whose vendor GEMMs have no
+    pool."""
+    if schedule.kind == "streams":
+        return group.mains
     listed = {main for pool in schedule.pools if pool.role == "main" for main in pool.members}
     return tuple(main for main in group.mains if main in listed)

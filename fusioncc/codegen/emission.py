@@ -1,6 +1,6 @@
 """Emission: a group and its schedule become one readable Triton module."""
 
-from fusioncc.codegen import inline, side_by_side, split, two_pool
+from fusioncc.codegen import inline, side_by_side, split, streams, two_pool
 from fusioncc.codegen.context import Context, mains_of
 from fusioncc.codegen.group_rules import require_group
 from fusioncc.codegen.launch import Buffer, EmittedModule
@@ -11,7 +11,14 @@ from fusioncc.errors import EmissionError
 from fusioncc.group import Group
 from fusioncc.schedule import Schedule
 
-KINDS = {"concat": side_by_side, "horizontal": side_by_side, "inline": inline, "split": split, "two_pool": two_pool}
+KINDS = {
+    "streams": streams,
+    "concat": side_by_side,
+    "horizontal": side_by_side,
+    "inline": inline,
+    "split": split,
+    "two_pool": two_pool,
+}
 """Kinds of schedules that have an emitted form: a new kind is one more file, with ``kernels``, which writes them, and
 ``require``, which refuses pools that do not make such a schedule."""
 
@@ -28,8 +35,9 @@ def emit(group: Group, schedule: Schedule, *, name: str, tier: str, why: str) ->
         EmissionError: the group or the schedule has no emitted form; the message says why.
     """
     context = check(group, schedule, tier)
-    kernels = KINDS[schedule.kind].kernels(context, schedule)
-    return Module(context, schedule, name, " ".join(why.split()), tuple(kernels), _buffers(context, schedule)).emitted()
+    kernels = tuple(KINDS[schedule.kind].kernels(context, schedule))
+    fork = streams.Fork(context, kernels) if schedule.kind == "streams" else None
+    return Module(context, schedule, name, " ".join(why.split()), kernels, _buffers(context, schedule), fork).emitted()
 
 
 def check(group: Group, schedule: Schedule, tier: str) -> Context:

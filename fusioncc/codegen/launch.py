@@ -96,3 +96,5 @@ class EmittedModule:
     launches: tuple[KernelLaunch, ...]
     operands: tuple[Operand, ...]
     """Tensor arguments of the module's ``launch``, in order, without repetition."""
+    forks: bool = False
+    """``launch`` also runs vendor GEMMs, and on streams of its own: ``launches`` lists its kernels, and is not all."""

@@ -8,6 +8,7 @@ from fusioncc.codegen.kernel import Kernel
 from fusioncc.codegen.launch import Buffer, EmittedModule, M
 from fusioncc.codegen.lines import call, indented, paragraph, returned
 from fusioncc.codegen.self_check import TORCH_DTYPES, SelfCheck
+from fusioncc.codegen.streams import Fork
 from fusioncc.group import Operand
 from fusioncc.schedule import Schedule
 
@@ -21,8 +22,8 @@ if __name__ == "__main__" and not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
 
 import triton
-import triton.language as tl
 """
+LANGUAGE = "import triton.language as tl\n"
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Module:
     why: str
     kernels: tuple[Kernel, ...]
     buffers: tuple[Buffer, ...]
+    fork: Fork | None = None
+    """What runs on streams of its own; None: the kernels, one after another."""
 
     def emitted(self) -> EmittedModule:
         """The module: its source and its launch description."""
@@ -45,6 +48,7 @@ class Module:
             buffers=self.buffers,
             launches=tuple(kernel.launch(name) for kernel, name in zip(self.kernels, names, strict=True)),
             operands=tuple(self.context.names()),
+            forks=self.fork is not None,
         )
 
     @property
@@ -68,14 +72,18 @@ class Module:
         functions = {name: kernel.source(name) for kernel, name in zip(self.kernels, names, strict=True)}
         check = SelfCheck(self.context, self.schedule, self.name)
         sections = [
-            "\n".join(self._header()) + "\n\n" + IMPORTS,
+            "\n".join(self._header()) + "\n\n" + self._imports(),
             *([ALLOCATOR] if self._described else []),
+            *(self.fork.helpers if self.fork is not None else ()),
             *helpers,
             *("\n".join(lines) + "\n" for lines in functions.values()),
             "\n".join(self._launch(names)) + "\n",
             *check.sections(),
         ]
         return "\n\n".join(sections)
+
+    def _imports(self) -> str:
+        return "import contextlib\n" * (self.fork is not None) + IMPORTS + LANGUAGE * bool(self.kernels)
 
     def _header(self) -> tuple[str, ...]:
         group = self.context.group
@@ -97,6 +105,7 @@ class Module:
         lines.append("")
         for kernel, name in zip(self.kernels, self._function_names(), strict=True):
             lines += paragraph(_tile_words(kernel), first=f"    {name}: ", rest="        ")
+        lines += () if self.fork is None else self.fork.header(self._function_names())
         return (*lines, "", *paragraph(f"Why this schedule: {self.why}"), '"""')
 
     def _launch(self, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -116,16 +125,19 @@ class Module:
             body += call(
                 f"{buffer.name} = {make}", [self._shape(buffer), f"dtype={self._dtype(buffer)}", "device=x.device"]
             )
-        for kernel, name in zip(self.kernels, names, strict=True):
-            body += kernel.launch_source(name)
+        if self.fork is not None:
+            body += self.fork.lines(names)
+        else:
+            for kernel, name in zip(self.kernels, names, strict=True):
+                body += kernel.launch_source(name)
         body.append(returned(results))
         return (*call("def launch", [*tensors, "empty=torch.empty"], ":", depth=0), *indented(body))
 
     def _shape(self, buffer: Buffer) -> str:
-        if not buffer.kept:
-            return f"({', '.join('m' if size == M else str(size) for size in buffer.shape)})"
-        names = self.context.names()
-        return f"(m, {names[self.context.member(buffer.member).weight]}.shape[1])"
+        member = self.context.member(buffer.member)
+        if buffer.kept or (buffer.role == "scratch" and member.role == "main"):
+            return f"(m, {self.context.expression(member.weight)}.shape[1])"
+        return f"({', '.join('m' if size == M else str(size) for size in buffer.shape)})"
 
     def _dtype(self, buffer: Buffer) -> str:
         return "x.dtype" if buffer.dtype == self.context.group.lhs.dtype else TORCH_DTYPES[buffer.dtype]

@@ -17,6 +17,8 @@ TORCH_DTYPES = {
 TIMED_BYTES = 256 << 20
 """Operands rotated in the timing loop: more than any L2."""
 MAX_SETS = 16
+VENDOR_BLOCK = 64
+"""Elements that stand for the sides of a tile where a vendor GEMM has its own."""
 
 CHECK = '''def draw(seed):
     """Random operands; M, K and N may be smaller than in the group, the strides are the group's own."""
@@ -179,15 +181,17 @@ class SelfCheck:
 
     def _sizes(self) -> tuple[dict[str, int], dict[str, int]]:
         """M, K and each N: the group's, and cut to a few tiles with the same tails."""
-        group = self.context.group
-        steps = math.lcm(*(pool.tile.block_k * pool.k_split for pool in self.schedule.pools))
-        most = max(pool.tile.block_m for pool in self.schedule.pools)
+        group, pools = self.context.group, self.schedule.pools
+        steps = math.lcm(*(pool.tile.block_k * pool.k_split for pool in pools)) if pools else VENDOR_BLOCK
+        most = max((pool.tile.block_m for pool in pools), default=VENDOR_BLOCK)
+        blocks = {main: pool.tile.block_n for pool in pools if pool.role == "main" for main in pool.members}
+        ups = {main: pool.tile.block_n for pool in pools if pool.role == "up" for main in pool.members}
+        blocks |= {main: ups.get(main, VENDOR_BLOCK) for main in self.context.mains if main not in blocks}
         full = {"M": group.m, "K": group.k}
         small = {"M": min(group.m, 2 * most + 3), "K": min(group.k, 2 * steps + group.k % steps)}
-        for pool in self.schedule.pools:
-            for main in pool.members if pool.role == "main" else ():
-                n, block = self.context.member(main).n, pool.tile.block_n
-                full[self._n(main)], small[self._n(main)] = n, min(n, 2 * block + n % block)
+        for main, block in blocks.items():
+            n = self.context.member(main).n
+            full[self._n(main)], small[self._n(main)] = n, min(n, 2 * block + n % block)
         return full, small
 
     def _n(self, main: int) -> str:

@@ -121,6 +121,14 @@ def side_by_side(value: Group, kind: str, tile: TileConfig, down: TileConfig, k_
     return Schedule(kind, tuple(pools))
 
 
+def streams(value: Group, down: TileConfig, k_split: int = 1) -> Schedule:
+    """``streams``: vendor mains beside one launch for all down members, then one join; no launch without branches."""
+    joined = tuple(main for main in value.mains if value.branches_of(main))
+    downs = tuple(i for i, member in enumerate(value.members) if member.role == "down")
+    pools = (Pool("down", downs, down, 0, k_split=k_split), Pool("up", joined, TileConfig(16, 64, 16, 4, 2), 1))
+    return Schedule("streams", pools if joined else ())
+
+
 def two_pool(
     value: Group,
     tile: TileConfig,
@@ -200,6 +208,9 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
             side_by_side(mlp, "horizontal", big, replace(down, block_k=64), k_split=4),
             "fp32",
         ),
+        "streams_lora": (mlp, streams(mlp, replace(down, block_k=64), k_split=4), "fp32"),
+        "streams_bundle": (q_and_v, streams(q_and_v, down, k_split=2), "fp32"),
+        "streams_plain": (plain_few, streams(plain_few, down), "fp32"),
         "two_pool_stripes": (
             long,
             two_pool(long, replace(wide, tma=True), replace(down, block_k=64), 132, 64, 4, late=1),

@@ -17,6 +17,7 @@ MUTATIONS: dict[str, tuple[str, Callable[[re.Match[str]], str]]] = {
     "store offset": (r"\bout_ptr \+ |\bout_desc\.store\(\[", lambda found: f"{found[0]}1 + "),
     "down offset": (r"\b(y|saved)\d*_ptr \+ ", lambda found: f"{found[0]}1 + "),
     "stride": (r"\bW_STRIDE_N=\w+\.stride\(1\)", lambda found: f"{found[0]} // 2"),
+    "vendor product": (r"(?m)^ +multiply\(x, ", lambda found: f"{found[0]}1.05 * "),
     "scale": (r"\bSCALE\d*=([-\d.]+)", lambda found: f"{found[0]} * 1.05"),
 }
 """Name -> pattern of the place, and what to write there. The interpreter follows any address, so no mutation may lead
@@ -25,11 +26,16 @@ WITHOUT = {
     "down offset": {
         name
         for name in golden()
-        if not name.startswith(("split", "two_pool", "horizontal")) and name != "inline_ragged"
+        if not name.startswith(("split", "two_pool", "horizontal", "streams_lora", "streams_bundle"))
+        and name != "inline_ragged"
     },
-    "scale": {"concat_plain"},
+    "scale": {"concat_plain", "streams_plain"},
+    "store offset": {"streams_plain"},
+    "stride": {name for name in golden() if name.startswith("streams")},
+    "vendor product": {name for name in golden() if not name.startswith("streams")},
 }
-"""Modules that have no such place: most ``inline`` kernels write no down product."""
+"""Modules that have no such place: most ``inline`` kernels write no down product; mains of ``streams`` are the
+vendor's."""
 
 
 @pytest.mark.parametrize("name", golden())
