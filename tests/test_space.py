@@ -108,7 +108,7 @@ def test_illegal_kinds_come_last_with_their_reason() -> None:
     assert [(each.kind, each.reason) for each in bare if not each.legal] == [
         (kind, NO_BRANCH) for kind in ("split", "inline", "two_pool")
     ]
-    assert [each.legal for each in bare] == [True] * 3 + [False] * 3
+    assert [each.legal for each in bare] == [True] * 4 + [False] * 3
     group = lora(64, 4096, 4096, 16)
     batched = replace(group, members=tuple(replace(member, batch=2) for member in group.members))
     assert {each.reason for each in rank(batched, H200) if not each.legal} == {BATCHED}
@@ -136,6 +136,21 @@ def test_a_gain_within_the_error_of_the_model_stays_library() -> None:
 def test_a_kind_on_request_is_not_picked() -> None:
     library, asked = Candidate("library", True, "", 100.0), Candidate("two_pool", True, "", 50.0)
     assert pick((asked, library)).kind == "library"
+
+
+def test_streams_leave_their_mains_to_the_vendor() -> None:
+    found = best(bundle(64, 4096, (4096, 16), (1024, 16), (1024, 0)), H200, "streams")
+    assert found is not None
+    assert [(pool.role, pool.members) for pool in found[0].pools] == [("down", (1, 4)), ("up", (0, 3))]
+    bare = best(bundle(64, 4096, (4096, 0), (1024, 0)), H200, "streams")
+    assert bare is not None and bare[0] == Schedule("streams") and bare[1].launches == 2
+
+
+def test_streams_need_a_vendor_gemm_for_every_main() -> None:
+    group = lora(64, 4096, 4096, 16)
+    main = replace(group.members[0], weight=replace(group.members[0].weight, dtype="fp32"))
+    (refused,) = rank(replace(group, members=(main, *group.members[1:])), H200, ("streams",))
+    assert not refused.legal and "X is bf16, a weight [4096, 4096] is fp32" in refused.reason
 
 
 def test_names_do_not_change_the_plan() -> None:

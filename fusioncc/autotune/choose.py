@@ -140,7 +140,7 @@ def _candidate(group: Group, device: Device, kind: str, tier: str) -> Candidate:
         return Candidate(kind, False, unfit.why_empty())
     dtypes = ", ".join(dict.fromkeys(member.dtype for member in group.members))
     cannot = f"cannot be estimated: no rate known for products in {dtypes}"
-    return Candidate(kind, ways == 0, cannot, None, Schedule(kind))
+    return Candidate(kind, kind == "library", cannot, None, Schedule(kind))
 
 
 def _summary(predicted: Estimate) -> str:

@@ -135,12 +135,12 @@ def test_a_failed_launch_leaves_no_stream_behind(load, at: int, monkeypatch) -> 
 UP = TileConfig(16, 64, 16, 4, 2)
 LORA = ON_A_CARD["lora"]
 REFUSED: dict[str, tuple[Group, Schedule, str]] = {
-    "dtypes": (GROUPS["fp32_weight"], streams(LORA, DOWN), "mm_w0 multiplies bf16 by fp32"),
+    "dtypes": (GROUPS["fp32_weight"], streams(LORA, DOWN), r"X is bf16, a weight \[200, 136\] is fp32"),
     "rounding": (replace(BARE, outputs=(*BARE.outputs[:2], Output(2, "add2", "fp16"))), Schedule("streams"), "to fp16"),
     "bias": (
         replace(BARE, outputs=(Output(0, "add0", "fp32"), *BARE.outputs[1:])),
         Schedule("streams"),
-        "adds a bias of bf16 to an output of bf16 only",
+        "adds a bias where bias and output are bf16",
     ),
     "main pool": (LORA, Schedule("streams", (Pool("main", (0,), TILE, 0),)), "a main pool has no emitted form"),
     "no up": (LORA, replace(streams(LORA, DOWN), pools=streams(LORA, DOWN).pools[:1]), "one down pool, and up pools"),

@@ -1,0 +1,47 @@
+"""Launches on streams of their own: the longest counts, what they share adds up, the events come on top."""
+
+import pytest
+
+from fusioncc.cost_models import constants as c
+from fusioncc.cost_models import estimate
+from fusioncc.cost_models.cost import Cost
+from fusioncc.cost_models.launches import launches
+from fusioncc.cost_models.overlap import overlapped
+from fusioncc.device import get_device
+from fusioncc.schedule import Pool, Schedule, TileConfig
+from tests.cost_models.groups import bundle, lora
+
+H200 = get_device("h200")
+LATE = Cost(dram=1.0, l2=0.5, mma=0.5, latency=9.0, launch=1.0, tail=0.0, dram_bytes=10, tiles=4, waves=0.1)
+BUSY = Cost(dram=20.0, l2=6.0, mma=2.0, latency=1.0, launch=1.0, tail=2.0, dram_bytes=200, tiles=8, waves=0.2)
+DOWN, UP = TileConfig(64, 16, 128, 4, 4), TileConfig(64, 64, 16, 4, 2)
+POOLS = (Pool("down", (1,), DOWN, 0, k_split=8), Pool("up", (0,), UP, 1))
+
+
+def test_a_short_launch_hides_behind_a_long_one() -> None:
+    both = overlapped([LATE, BUSY])
+    assert both.us == pytest.approx(BUSY.us + LATE.dram + c.EVENTS_US)
+    assert (both.dram_bytes, both.tiles) == (210, 12)
+    assert BUSY.us < both.us < BUSY.us + LATE.us
+
+
+def test_two_launches_that_want_the_same_memory_gain_their_latency_only() -> None:
+    both = overlapped([BUSY, BUSY])
+    assert both.us == pytest.approx(2 * BUSY.us - BUSY.latency - BUSY.launch - BUSY.tail + c.EVENTS_US)
+
+
+def test_what_runs_beside_what() -> None:
+    group = lora(64, 4096, 28672, 8)
+    found = launches(group, Schedule("streams", POOLS))
+    assert [(launch.body, launch.beside) for launch in found] == [("down", True), ("vendor", True), ("join", False)]
+    product, joined = found[1].writes[0], found[2].reads[0]
+    assert product == joined and product.bytes == 64 * 28672 * 4
+
+
+def test_the_down_products_of_a_lora_layer_cost_next_to_nothing() -> None:
+    """Beside the vendor GEMM of 56 us, the down kernel adds the events and its own bytes."""
+    group = lora(64, 4096, 28672, 8)
+    whole = estimate(group, Schedule("streams", POOLS), H200)
+    library = estimate(bundle(64, 4096, (28672, 0)), Schedule("library"), H200)
+    assert whole is not None and library is not None and whole.launches == 3
+    assert library.us < whole.us < library.us + c.EVENTS_US + 16.0
