@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch._inductor import config
+from torch._inductor.utils import run_and_get_code
 
 import fusioncc
 from fusioncc.config import Options
@@ -100,10 +101,14 @@ def test_one_opaque_op_for_inductor() -> None:
     fusion = FusionPass(Options.of(schedule="streams", on_error="raise"), form="visible")
     model = Projections()
     with config.patch(post_grad_custom_pre_pass=fusion, force_disable_caches=True), torch.no_grad():
-        run = torch.compile(model, dynamic=True, fullgraph=True)
-        for count in (4, 7):
-            for got, wanted in zip(run(rows(count)), model(rows(count)), strict=True):
+        run, x = torch.compile(model, fullgraph=True), rows(4)
+        torch._dynamo.mark_dynamic(x, 0)
+        results, (code,) = run_and_get_code(run, x)
+        for count, found in ((4, results), (7, run(rows(7)))):
+            for got, wanted in zip(found, model(rows(count)), strict=True):
                 close(got, wanted)
+    assert code.count("= torch.ops.fusioncc.launch.default(") == 1
+    assert "empty_strided" not in code.split("def call(")[1], "an operand or a result is copied"
     (plan,) = fusion.plans
     (group,) = plan.groups
     assert (group.schedule.kind, group.insertion) == ("streams", "opaque") and group.m_symbol
