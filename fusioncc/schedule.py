@@ -58,7 +58,7 @@ result was twice as far from fp64 as the vendor GEMM's (H200, one row, K = 1000)
 class Pool:
     """The tiles of ``members`` (indices) in one tile shape; pools of one ``launch`` share a kernel.
 
-    An ``up`` pool lists main members: it adds the low-rank parts to what a ``main`` pool wrote.
+    An ``up`` pool lists main members: it adds the low-rank parts to what a ``main`` pool or a vendor GEMM wrote.
     """
 
     role: Literal["main", "down", "up"]
