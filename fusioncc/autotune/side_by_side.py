@@ -56,7 +56,7 @@ def _down_pools(group: Group, downs: tuple[int, ...], tile: TileConfig, uniform:
         yield ()
         return
     columns = max(padded_rank(group.members[down].n) for down in downs)
-    own = tile if uniform else replace(tile, block_m=min(tile.block_m, 64), block_k=128)
+    own = tile if uniform else replace(tile, block_m=min(tile.block_m, 64), block_k=knobs.down_step(tile))
     saved = any(branch.saved for branch in group.branches)
     for k_split in (1,) if saved else knobs.K_SPLIT:
         yield (Pool("down", downs, replace(own, block_n=columns), 0, k_split=k_split),)
