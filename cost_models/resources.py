@@ -83,7 +83,7 @@ def _shared_bytes(launch: Launch, device: Device) -> int:
         loop += tile.block_m * tile.block_k * launch.x_element  # X rounded for both products, once: Triton 3.8
     output = tile.block_m * columns(launch) * (4 if launch.body == "down" else launch.out_element)
     if tile.tma:
-        return loop + output + BARRIER_BYTES
+        return loop + output // tile.epilogue_subtiles + BARRIER_BYTES
     dots = (launch.body != "down") + sum(rank.pieces for rank in launch.ranks)
     return max(loop + (MMA_BARRIER_BYTES * dots if device.capability >= 100 else 0), output)
 

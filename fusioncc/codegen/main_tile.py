@@ -1,7 +1,7 @@
 """One tile of a main member's GEMM: its vectors, its operands, its accumulator, and the epilogue that stores it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusioncc.codegen.context import Context
 from fusioncc.codegen.descriptor import DescriptorTile
@@ -76,7 +76,8 @@ class MainTile:
         if self.pool.tile.tma:
             starts = ("row_block * BLOCK_M", "col_block * BLOCK_N")
             blocks = block_constants(self.pool.tile, "M", "N")
-            return DescriptorTile("out", ("M", "N"), ("M", "N"), starts, 1, "N", (ROWS, *params), blocks)
+            shape = ("BLOCK_M", "BLOCK_N" if self.pool.tile.epilogue_subtiles == 1 else "BLOCK_N // 2")
+            return DescriptorTile("out", shape, ("M", "N"), starts, 1, "N", (ROWS, *params), blocks)
         return Tile("out", "out_ptr", (self.write_rows, self._cols()[2]), ("N", "1"), params, self._swap)
 
     def kernel(self, stem: str, body: Part, tiles: Sequence[Tile | DescriptorTile]) -> Kernel:
@@ -134,10 +135,25 @@ class MainTile:
         body = self._add_bias("bias", self.member.bias, 1.0)
         for low_rank in self.low_ranks:
             body += self._add_bias(f"b_bias{low_rank.tail}", low_rank.up.bias, low_rank.up.bias_scale)
-        output = self.context.output(self.main)
+        out = self.out
+        if isinstance(out, DescriptorTile) and self.pool.tile.epilogue_subtiles == 2:
+            return body + self._store_in_halves(out)
+        return body + out.setup() + out.store(self._rounded("acc"))
+
+    def _store_in_halves(self, out: DescriptorTile) -> Part:
+        row, col = out.starts
+        halves = part(
+            "# Stored in two halves: the shared memory of one is enough.",
+            "halves = tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))",
+            "left, right = tl.split(halves)",
+            params=out.blocks,
+        )
+        right = replace(out, starts=(row, f"{col} + BLOCK_N // 2"))
+        return halves + out.store(self._rounded("left")) + right.store(self._rounded("right"))
+
+    def _rounded(self, value: str) -> str:
         element = "out_desc.dtype" if self.pool.tile.tma else "out_ptr.dtype.element_ty"
-        value = "acc" if output.dtype == "fp32" else f"acc.to({element})"
-        return body + self.out.setup() + self.out.store(value)
+        return value if self.context.output(self.main).dtype == "fp32" else f"{value}.to({element})"
 
     @property
     def _product(self) -> Product:
@@ -161,7 +177,8 @@ class MainTile:
         extents = (self.loop.k, ROWS if "M" in letters else self.n)
         params = (self.context.pointer(f"{name}_ptr", operand), stride, *extents, *block_constants(self.pool.tile, "K"))
         blocks = block_constants(self.pool.tile, *(letter for letter in letters if letter != "K"))
-        return DescriptorTile(name, letters, sizes, starts, contiguous, stride.name, params, blocks)
+        shape = (f"BLOCK_{letters[0]}", f"BLOCK_{letters[1]}")
+        return DescriptorTile(name, shape, sizes, starts, contiguous, stride.name, params, blocks)
 
     def _rows(self) -> tuple[Part, Axis, Axis]:
         one = one_row_block(self.context.group, self.pool)

@@ -88,6 +88,8 @@ def _require_numbers(context: Context, pool: Pool) -> None:
 
 
 def _require_tile(context: Context, pool: Pool) -> None:
+    if pool.tile.epilogue_subtiles not in ((1, 2) if pool.tile.tma else (1,)):
+        raise EmissionError("a TMA tile is stored whole or in 2 epilogue subtiles, other tiles whole")
     for size in (pool.tile.block_m, pool.tile.block_n, pool.tile.block_k):
         if size > MAX_BLOCK:
             raise EmissionError(f"a block is at most {MAX_BLOCK} elements wide")

@@ -206,5 +206,10 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
             "fp32",
         ),
         "two_pool_queue": (q_and_v, two_pool(q_and_v, TileConfig(64, 64, 64, 4, 3), down, 264, 16, 2, chunk=4), "fp32"),
+        "split_tma_subtiles": (
+            long,
+            split(long, replace(wide, tma=True, epilogue_subtiles=2), down, k_split=2),
+            "fp32",
+        ),
         "split_saved": (saved, split(saved, wide, down), "fp32"),
     }

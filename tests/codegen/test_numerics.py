@@ -118,6 +118,15 @@ def test_side_by_side_is_as_close_as_eager(load, name: str, kind: str) -> None:
         assert reference.rms(output, truth) <= slack * reference.rms(plain.to(output.dtype), truth)
 
 
+@pytest.mark.parametrize("name", ["equal", "gqa", "kn_and_fp32_adapters"])
+def test_epilogue_subtiles(load, name: str) -> None:
+    value = BUNDLES[name]
+    tile = replace(DESCRIBED, epilogue_subtiles=2)
+    outputs, eager, exact = run(load, value, bundled(split(value, tile, DOWN)))
+    for output, plain, truth in zip(outputs, eager, exact, strict=True):
+        assert reference.rms(output, truth) <= 1.1 * reference.rms(plain.to(output.dtype), truth)
+
+
 @pytest.mark.parametrize("kind", ["concat", "horizontal"])
 def test_plain_members_through_descriptors(load, kind: str) -> None:
     outputs, eager, exact = run(load, PLAIN, side_by_side(PLAIN, kind, DESCRIBED, DOWN))

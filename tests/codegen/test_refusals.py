@@ -51,6 +51,7 @@ REFUSED: dict[str, tuple[Group, Schedule, str, str]] = {
     "no down": (PLAIN, replace(inline(PLAIN, TILE), kind="split"), "fp32", "no down pool before the main pool of"),
     "down of inline": (PLAIN, replace(split(PLAIN, TILE, DOWN), kind="inline"), "fp32", "a down pool has no emitted"),
     "tile": (PLAIN, inline(PLAIN, replace(TILE, block_n=48)), "fp32", "tile size 48"),
+    "subtiles": (PLAIN, inline(PLAIN, replace(TILE, epilogue_subtiles=2)), "fp32", "other tiles whole"),
     "long steps": (
         group(33, 200, Main(136, (Lora(8, dtype="fp32"),), dtype="fp32"), dtype="fp32"),
         split(PLAIN, TILE, DOWN),
