@@ -61,7 +61,7 @@ def prune(launch: Launch, device: Device) -> str:
     assert launch.pool is not None
     if launch.body == "inline" and mixes_mma(launch.pool.tile):
         return "warp-group and warp-level MMA in one loop (wrong results with Triton 3.6)"
-    if launch.unit == "fp32" and launch.pool.tile.block_k > COMPENSATED_STEP:
+    if any(part.unit == "fp32" for part in launch.parts) and launch.pool.tile.block_k > COMPENSATED_STEP:
         return f"K steps of more than {COMPENSATED_STEP} in a compensated fp32 sum"
     most = MAX_ACCUMULATORS[device.capability >= 90]
     if accumulators(launch) > most:
