@@ -185,3 +185,31 @@ def test_the_largest_number_does_not_round_to_an_infinity_in_tf32(schedule: str)
     assert plans[0].groups[0].schedule.kind == schedule
     assert eager.isfinite().all()
     torch.testing.assert_close(fused, eager, rtol=2e-3, atol=0.0)
+
+
+@pytest.mark.parametrize("schedule", ["inline", "split"])
+def test_the_transposed_input_as_a_weight(schedule: str) -> None:
+    """The kernel takes ``x`` and ``x.t()``: one storage, two shapes."""
+    module = Branch(lambda m, x: (x @ m.w + (x @ m.a) @ m.b, x @ x.t()))
+    fused, eager, plans = results(module, torch.randn(12, 64), schedule=schedule)
+    assert len(plans[0].groups[0].schedule.pools[-1].members) == 2
+    for one, other in zip(fused, eager, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dynamic"),
+    [((32, 128), False), ((8, -1), False), ((-1,), False), ((-1, 32), False), ((-1, 32), True), ((-1, 8, 8), True)],
+)
+def test_a_sum_in_another_matrix_shape(shape: tuple[int, ...], dynamic: bool) -> None:
+    """Both addends are viewed alike before they are added; the kernel's matrix is viewed so after."""
+    module = Branch(lambda m, x: (x @ m.w).view(shape) + ((x @ m.a) @ m.b).view(shape))
+    torch._dynamo.reset()
+    compiled, x = fusioncc.optimize(module, schedule="inline", on_error="raise"), torch.randn(64, 64)
+    if dynamic:
+        torch._dynamo.mark_dynamic(x, 0)
+    with torch.no_grad():
+        fused, eager = compiled(x), module(x)
+    (plan,) = fusioncc.plan_of(compiled)
+    assert [group.schedule.kind for group in plan.groups] == ["inline"]
+    torch.testing.assert_close(fused, eager)
