@@ -95,8 +95,8 @@ def _pieces(launch: Launch) -> int:
 
 
 def _joined_bytes(launch: Launch) -> int:
-    """Bytes of the operands of the join: B, and ``y`` where it stands right, or comes from memory behind no K loop; fp32
-    where A is kept fp32."""
+    """Bytes of the operands of the join: B, and ``y`` where it stands right or comes from memory behind no K loop; in
+    fp32 where A is kept fp32."""
     assert launch.pool is not None
     tile = launch.pool.tile
     width = tile.block_n + (tile.block_m if tile.swap_operands or not launch.k else 0)
