@@ -2,9 +2,9 @@
 
     python benchmarks/schedules.py --out benchmarks/results/schedules.json
 
-For each group and kind the model's best schedule and others down its ranking are compiled (in parallel, before anything
-is timed), checked against fp64, and timed with operands rotated out of L2. The vendor GEMM over the concatenated weights,
-without adapters, stands beside them.
+For each group and kind the model's best schedule and others down its ranking are compiled (in parallel, before
+anything is timed), checked against fp64, and timed with operands rotated out of L2. The vendor GEMM over the
+concatenated weights, without adapters, stands beside them.
 """
 
 import argparse
