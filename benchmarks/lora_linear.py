@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from timing import facts, graph_us, sets_needed
 
 import fusioncc
+from fusioncc.schedule import SCHEDULES
 
 SHAPES = [
     (1, 4096, 28672, 8),
@@ -61,7 +62,7 @@ def columns(names: list[str]) -> dict[str, Callable[[], Callable[..., torch.Tens
         "fusioncc": lambda: torch.compile(lora, backend="fusioncc", dynamic=False, options={"on_error": "raise"}),
         "max_autotune": lambda: torch.compile(lora, dynamic=False, mode="max-autotune-no-cudagraphs"),
     }
-    for kind in ("inline", "split"):
+    for kind in SCHEDULES[1:]:
         every[kind] = lambda kind=kind: torch.compile(
             lora, backend="fusioncc", dynamic=False, options={"on_error": "raise", "schedule": kind}
         )

@@ -292,7 +292,8 @@ def _launch_of(pool: Pool) -> int:
 
 
 def _side_by_side(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
-    """``concat`` and ``horizontal``: everything that reads X in one launch; what joins the branches, in another."""
+    """``concat`` and ``horizontal``: everything that reads X in one launch; what adds and joins, in another."""
+    splits = {main: pool.k_split for pool in schedule.pools if pool.role == "main" for main in pool.members}
     parts: list[Launch] = []
     ups: list[Launch] = []
     downs: dict[int, Tensor] = {}
@@ -305,7 +306,7 @@ def _side_by_side(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, 
         elif pool.role == "main":
             parts += [_product_tiles(group, pool, main, tier) for main in pool.members]
         else:
-            ups += [_up_tiles(group, pool, main, tier, downs, slices) for main in pool.members]
+            ups += [_up_tiles(group, pool, main, splits[main], tier, downs, slices) for main in pool.members]
     covered = {main for pool in schedule.pools if pool.role == "main" for main in pool.members}
     casts: dict[str, Tensor] = {}
     rest = [launch for main in group.mains if main not in covered for launch in _library_main(group, main, casts)]
@@ -324,10 +325,10 @@ def _streams(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
             downs |= {int(t.name[1:]): t for t in beside[-1].writes if t.name.startswith("p")}
             slices = max(slices, pool.k_split)
         else:
-            ups += [_up_tiles(group, pool, main, tier, downs, slices) for main in pool.members]
+            ups += [_up_tiles(group, pool, main, 1, tier, downs, slices) for main in pool.members]
     for main in group.mains:
         joined = bool(group.branches_of(main))
-        product = _fp32_product(group, main) if joined else _result(group, main)
+        product = _fp32_product(group, main, 1) if joined else _result(group, main)
         *_, gemm = _vendor(group, main, _x(group), product)
         later = _operands(f"b{main}", group.members[main].bias) if joined else ()
         beside.append(replace(gemm, reads=tuple(tensor for tensor in gemm.reads if tensor not in later)))
@@ -348,26 +349,28 @@ def _two_pool(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]
     return (Launch("pointwise", (), (counters,)), bundle([*parts, partial]), *rest)
 
 
-def _fp32_product(group: Group, main: int) -> Tensor:
-    return Tensor(f"product{main}", 4 * group.m * group.members[main].n, "intermediate")
+def _fp32_product(group: Group, main: int, k_split: int) -> Tensor:
+    return Tensor(f"product{main}", 4 * k_split * group.m * group.members[main].n, "intermediate")
 
 
 def _product_tiles(group: Group, pool: Pool, main: int, tier: str) -> Launch:
     """``X @ W`` of one main member: its output, or in fp32 what an up launch adds to."""
     launch = _main_tiles(group, pool, main, "inline", tier, {}, 1)
-    if not group.branches_of(main):
+    if not group.branches_of(main) and pool.k_split == 1:
         return launch
     weight = _operands(f"w{main}", group.members[main].weight)
-    product = _fp32_product(group, main)
+    product = _fp32_product(group, main, pool.k_split)
     return replace(launch, reads=(_x(group), *weight), writes=(product,), out_element=4, ranks=())
 
 
-def _up_tiles(group: Group, pool: Pool, main: int, tier: str, downs: dict[int, Tensor], slices: int) -> Launch:
-    """The low-rank parts of one main member, added to its product: a join without a K loop."""
+def _up_tiles(
+    group: Group, pool: Pool, main: int, k_split: int, tier: str, downs: dict[int, Tensor], slices: int
+) -> Launch:
+    """The slices of a main member's product and its low-rank parts, added: a join without a K loop."""
     launch = _main_tiles(group, pool, main, "join", tier, downs, slices)
     x, weight = _x(group), _operands(f"w{main}", group.members[main].weight)
     reads = [tensor for tensor in launch.reads if tensor != x and tensor not in weight]
-    return replace(launch, reads=(_fp32_product(group, main), *reads), k=0)
+    return replace(launch, reads=(_fp32_product(group, main, k_split), *reads), k=0)
 
 
 BUILDERS: dict[str, Callable[[Group, Schedule, str], tuple[Launch, ...]]] = {

@@ -83,7 +83,7 @@ def _shared_bytes(launch: Launch, device: Device) -> int:
         loop += tile.block_m * tile.block_k * launch.x_element  # X rounded for both products, once: Triton 3.8
     output = tile.block_m * columns(launch) * (4 if launch.body == "down" else launch.out_element)
     if tile.tma:
-        return loop + output + BARRIER_BYTES
+        return loop + output // tile.epilogue_subtiles + BARRIER_BYTES
     dots = (launch.body != "down") + sum(rank.pieces for rank in launch.ranks)
     return max(loop + (MMA_BARRIER_BYTES * dots if device.capability >= 100 else 0), output)
 
@@ -95,10 +95,11 @@ def _pieces(launch: Launch) -> int:
 
 
 def _joined_bytes(launch: Launch) -> int:
-    """Bytes of the opening product's operands: B, and ``y`` where it stands right; fp32 where A is kept fp32."""
+    """Bytes of the operands of the join: B, and ``y`` where it stands right or comes from memory behind no K loop; in
+    fp32 where A is kept fp32."""
     assert launch.pool is not None
     tile = launch.pool.tile
-    width = tile.block_n + (tile.block_m if tile.swap_operands else 0)
+    width = tile.block_n + (tile.block_m if tile.swap_operands or not launch.k else 0)
     return sum(width * rank.padded * (4 if rank.pieces > 1 else launch.x_element) for rank in launch.ranks)
 
 

@@ -88,7 +88,7 @@ class _Grid:
 def _grid(part: Launch, device: Device) -> _Grid:
     assert part.pool is not None
     tile, down = part.pool.tile, part.body == "down"
-    slices = part.pool.k_split if down else 1
+    slices = part.pool.k_split
     steps = ceil(ceil(part.k / slices) / tile.block_k)
     tiles = tile_count(part.m, tile.block_n if down else part.n, tile.block_m, tile.block_n, slices)
     return _Grid(tiles, _l2_us(part, steps, device), _mma_us(part, steps, device), _chain_us(part, steps, device))

@@ -159,7 +159,7 @@ def settings_of(device: str, schedule: str | None, numerics: str | None, setting
             wanted = float(value) if name in numbers else value
         except ValueError:
             raise OptionError(f"{name}={value!r} is not a number") from None
-        if given.setdefault(name, wanted) != wanted:
+        if given.setdefault(name, wanted) is not wanted and given[name] != wanted:
             raise OptionError(f"{name} is given twice, as {given[name]!r} and as {wanted!r}")
     Options.of(given, device=device)
     return given

@@ -153,6 +153,7 @@ def describe_pool(pool: Pool) -> str:
     parts = [
         f"{what} {tile.block_m}x{tile.block_n}x{tile.block_k}, {tile.num_warps} warps, {tile.num_stages} stages",
         "TMA" if tile.tma else "",
+        f"stored in {tile.epilogue_subtiles} parts" if tile.epilogue_subtiles > 1 else "",
         "operands swapped" if tile.swap_operands else "",
         f"K in {pool.k_split} slices" if pool.k_split > 1 else "",
         f"{pool.workers} workers" if pool.workers is not None else "",

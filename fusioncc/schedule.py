@@ -25,6 +25,8 @@ class TileConfig:
     """Compute the transposed tile, so that N is the M side of the MMA (for few rows)."""
     tma: bool = False
     """Move tiles through TMA descriptors (Hopper on); the pool is persistent and names its ``workers``."""
+    epilogue_subtiles: int = 1
+    """Parts in which a TMA tile is stored, one after another: less shared memory for the output, more for stages."""
 
 
 LEAST_RANK = 16

@@ -153,11 +153,11 @@ def _as_matrix(insertion: _Insertion, lhs: fx.Node, k: int) -> fx.Node:
 
 
 def _shaped_like(insertion: _Insertion, made: fx.Node, old: fx.Node) -> fx.Node:
-    """The kernel's matrix in the shape of the node it replaces (leading dimensions, symbolic or not)."""
+    """The kernel's matrix in the shape of the node it replaces (any view of its elements, symbolic or not)."""
     value, wanted = tensor(made), tensor(old)
     assert value is not None and wanted is not None
     made.meta.update({key: old.meta[key] for key in ("nn_module_stack", "stack_trace") if key in old.meta})
-    if wanted.dim() == 2:
+    if wanted.dim() == 2 and is_static(wanted.shape[1]) and wanted.shape[1] == value.shape[1]:
         return made
     shape = _sizes_of(insertion, old)
     return insertion.call(aten.reshape.default, (made, shape), value.reshape(wanted.shape))
@@ -209,7 +209,7 @@ def _opaque(
 def _operands(insertion: _Insertion, group: Group, emitted: EmittedModule, lhs: fx.Node) -> tuple[fx.Node, ...]:
     """The tensors that the module's ``launch`` takes."""
     return tuple(
-        lhs if operand.node == group.lhs.node else _as_operand(insertion, insertion.by_name[operand.node], operand)
+        lhs if operand == group.lhs else _as_operand(insertion, insertion.by_name[operand.node], operand)
         for operand in emitted.operands
     )
 

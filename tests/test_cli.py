@@ -151,6 +151,7 @@ def test_a_dump_is_the_same_in_every_process_hash_seed_and_folder(
         (["plan", "model.py:factory", "--set", "max_rank=1"], "did you mean 'max_rank_fraction'?"),
         (["plan", "model.py:factory", "--set", "max_rank_fraction"], "is not of the form NAME=VALUE"),
         (["plan", "model.py:factory", "--set", "max_rank_fraction=x"], "is not a number"),
+        (["plan", "model.py:factory", "--set", "max_rank_fraction=nan"], "is not in (0, 1]"),
         (["plan", "model.py:leaves"], "model.py:leaves failed: SystemExit: 3"),
         (["plan", "model.py:branches_on_data"], "cannot capture the model: GuardOnDataDependentSymNode"),
         (

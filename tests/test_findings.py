@@ -26,6 +26,7 @@ class Branch(nn.Module):
 
 
 def results(module: nn.Module, *inputs: torch.Tensor, schedule: str = "inline"):
+    torch._dynamo.reset()  # its limit on recompilations counts every Branch
     compiled = fusioncc.optimize(module, schedule=schedule)
     with torch.no_grad():
         return compiled(*inputs), module(*inputs), fusioncc.plan_of(compiled)
@@ -71,6 +72,41 @@ def test_a_large_scale_in_fp16_stays_finite(schedule: str) -> None:
     assert plans[0].groups[0].schedule.kind == schedule
     assert eager.isfinite().all()
     torch.testing.assert_close(fused, eager)
+
+
+@pytest.mark.parametrize("schedule", ["inline", "split"])
+def test_two_branches_on_a_compensated_fp32_main(schedule: str) -> None:
+    """The correction of the accumulator stands before the second join reads it."""
+    module = Branch(lambda m, x: x @ m.w + (x @ m.a) @ m.b - (x @ (2.0 * m.a)) @ m.b)
+    x = torch.randn(8, 64)
+    fused, eager, plans = results(module, x, schedule=schedule)
+    assert plans[0].groups[0].schedule.kind == schedule
+    assert len(plans[0].groups[0].group.branches) == 2
+    torch.testing.assert_close(fused, eager)
+
+
+@pytest.mark.parametrize("schedule", ["inline", "split"])
+def test_an_fp32_product_beside_an_fp16_main_takes_short_k_steps(schedule: str) -> None:
+    """Every part of a bundle has a say in its tiles: the fp32 main is compensated, the first one is not."""
+
+    class Router(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w, self.router = nn.Parameter(torch.randn(64, 64).half()), nn.Parameter(torch.randn(64, 32))
+            self.a, self.b = nn.Parameter(torch.randn(64, 4).half()), nn.Parameter(torch.randn(4, 64).half())
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x @ self.w + (x @ self.a) @ self.b, x.float() @ self.router
+
+    compiled = fusioncc.optimize(module := Router(), schedule=schedule, on_error="raise")
+    x = torch.randn(8, 64).half()
+    with torch.no_grad():
+        fused, eager = compiled(x), module(x)
+    (plan,) = fusioncc.plan_of(compiled)
+    assert plan.groups[0].schedule.kind == schedule
+    assert len(plan.groups[0].schedule.pools[-1].members) == 2
+    for one, other in zip(fused, eager, strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-2)
 
 
 def test_groups_that_feed_each_other_are_not_both_fused() -> None:
@@ -130,3 +166,50 @@ def test_an_edited_plan_with_wrong_numbers_is_refused(change: dict[str, object])
 def test_what_was_never_compiled_has_no_plans() -> None:
     assert fusioncc.plan_of(None) == ()
     assert fusioncc.plan_of(nn.Linear(2, 2)) == ()
+
+
+@pytest.mark.parametrize("schedule", ["inline", "split"])
+def test_the_largest_number_does_not_round_to_an_infinity_in_tf32(schedule: str) -> None:
+    x = torch.zeros(8, 64)
+    x[2, 3] = torch.finfo(torch.float32).max
+    module = Branch(lambda m, x: x @ m.w + (x @ m.a) @ m.b)
+    module.w.data.mul_(0.25)
+    module.a.data.mul_(0.25)
+    module.b.data.mul_(0.25)
+    torch.set_float32_matmul_precision("high")
+    try:
+        fused, eager, plans = results(module, x, schedule=schedule)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert plans[0].groups[0].group.fp32_precision == "tf32"
+    assert plans[0].groups[0].schedule.kind == schedule
+    assert eager.isfinite().all()
+    torch.testing.assert_close(fused, eager, rtol=2e-3, atol=0.0)
+
+
+@pytest.mark.parametrize("schedule", ["inline", "split"])
+def test_the_transposed_input_as_a_weight(schedule: str) -> None:
+    """The kernel takes ``x`` and ``x.t()``: one storage, two shapes."""
+    module = Branch(lambda m, x: (x @ m.w + (x @ m.a) @ m.b, x @ x.t()))
+    fused, eager, plans = results(module, torch.randn(12, 64), schedule=schedule)
+    assert len(plans[0].groups[0].schedule.pools[-1].members) == 2
+    for one, other in zip(fused, eager, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dynamic"),
+    [((32, 128), False), ((8, -1), False), ((-1,), False), ((-1, 32), False), ((-1, 32), True), ((-1, 8, 8), True)],
+)
+def test_a_sum_in_another_matrix_shape(shape: tuple[int, ...], dynamic: bool) -> None:
+    """Both addends are viewed alike before they are added; the kernel's matrix is viewed so after."""
+    module = Branch(lambda m, x: (x @ m.w).view(shape) + ((x @ m.a) @ m.b).view(shape))
+    torch._dynamo.reset()
+    compiled, x = fusioncc.optimize(module, schedule="inline", on_error="raise"), torch.randn(64, 64)
+    if dynamic:
+        torch._dynamo.mark_dynamic(x, 0)
+    with torch.no_grad():
+        fused, eager = compiled(x), module(x)
+    (plan,) = fusioncc.plan_of(compiled)
+    assert [group.schedule.kind for group in plan.groups] == ["inline"]
+    torch.testing.assert_close(fused, eager)

@@ -27,12 +27,22 @@ def test_every_kind_is_registered() -> None:
 @settings(max_examples=25, deadline=None)
 def test_legal_and_pruned_make_up_the_space(m: int, n: int, r: int, kind: str) -> None:
     group = lora(m, 1024, n, r)
-    (steps,) = KINDS[kind].ways(group, H200)
-    for space, step in zip(spaces(group, H200, kind, steps), steps, strict=True):
-        assert space.enumerated == len(list(step.pools())) == len(space.legal) + sum(space.pruned.values())
-        for choice in space.legal:
-            assert shared_bytes(choice.launch, H200) <= H200.shared_bytes
-            assert accumulators(choice.launch) <= knobs.MAX_ACCUMULATORS[True]
+    for steps in KINDS[kind].ways(group, H200):
+        for space, step in zip(spaces(group, H200, kind, steps), steps, strict=True):
+            assert space.enumerated == len(list(step.pools())) == len(space.legal) + sum(space.pruned.values())
+            for choice in space.legal:
+                assert shared_bytes(choice.launch, H200) <= H200.shared_bytes
+                assert accumulators(choice.launch) <= knobs.MAX_ACCUMULATORS[True]
+
+
+@pytest.mark.parametrize("kind", SCHEDULES[1:])
+@pytest.mark.parametrize("rows", [1, 64])
+def test_what_is_chosen_stands_first_in_the_ranking_of_its_way(kind: str, rows: int) -> None:
+    group = bundle(rows, 4096, (4096, 16), (1024, 16))
+    found = best(group, H200, kind)
+    assert found is not None
+    ranked = ranked_pools(group, H200, found[0])
+    assert tuple(pool for choices in ranked for pool in choices[0]) == found[0].pools
 
 
 def test_pruning_names_shared_memory_on_a_smaller_card() -> None:

@@ -54,14 +54,18 @@ def pick(candidates: tuple[Candidate, ...]) -> Candidate:
 
 
 def ranked_pools(group: Group, device: Device, schedule: Schedule, tier: str = "fp32") -> tuple[tuple[Pools, ...], ...]:
-    """For each launch of a schedule that was chosen here what its pools may be, best first."""
-    launched = [
-        {member for pool in pools for member in pool.members}
-        for _, pools in groupby(schedule.pools, key=lambda pool: pool.launch)
-    ]
-    ways = KINDS[schedule.kind].ways(group.signature(), device)
-    way = next(at for at, steps in enumerate(ways) if [{*step.members} for step in steps] == launched)
-    return _ranked_pools(group.signature(), device, schedule.kind, way, tier)
+    """For each launch of a schedule that was chosen here what its pools may be, best first.
+
+    Raises:
+        ValueError: the schedule was not chosen here.
+    """
+    launched = [tuple(pools) for _, pools in groupby(schedule.pools, key=lambda pool: pool.launch)]
+    signature = group.signature()
+    for way in range(len(KINDS[schedule.kind].ways(signature, device))):
+        ranked = _ranked_pools(signature, device, schedule.kind, way, tier)
+        if len(ranked) == len(launched) and all(pools in each for pools, each in zip(launched, ranked, strict=True)):
+            return ranked
+    raise ValueError(f"schedule {schedule.kind!r} with such pools is none of those chosen here")
 
 
 @lru_cache(maxsize=1024)

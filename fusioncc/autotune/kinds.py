@@ -11,7 +11,7 @@ from functools import partial
 
 from fusioncc.autotune import knobs
 from fusioncc.autotune.side_by_side import side_by_side_ways
-from fusioncc.autotune.step import Step, down_step, tma_workers
+from fusioncc.autotune.step import Step, down_pass, tma_workers
 from fusioncc.autotune.streams import streams_illegal, streams_ways
 from fusioncc.autotune.two_pool import two_pool_ways
 from fusioncc.device import Device
@@ -72,7 +72,7 @@ def _inline_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
 def _split_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
     def way(launches: tuple[tuple[int, ...], ...]) -> tuple[Step, ...]:
         mains = (_main_step(mains, at, tma_workers(group, mains, device)) for at, mains in enumerate(launches, start=1))
-        return (down_step(group, consumers=len(launches)), *mains)
+        return (down_pass(group, consumers=len(launches)), *mains)
 
     return tuple(way(launches) for launches in bundles(group))
 

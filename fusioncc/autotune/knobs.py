@@ -40,6 +40,7 @@ SIDE_TILES = (
     TileConfig(128, 128, 64, 8, 3),
     TileConfig(128, 256, 64, 8, 3),
     TileConfig(32, 64, 32, 4, 3),
+    TileConfig(16, 32, 32, 4, 3, swap_operands=True),
 )
 """Main tiles beside down tiles; few, since a product that goes through memory seldom wins."""
 
@@ -59,6 +60,11 @@ def down_tiles(columns: int) -> Iterator[TileConfig]:
         yield TileConfig(m, columns, k, 4, stages, swap_operands=m <= FEW_ROWS)
 
 
+def down_step(tile: TileConfig) -> int:
+    """K step of down tiles beside such a main tile: longer, as they are narrow, unless short steps were wanted."""
+    return tile.block_k if tile.block_k <= COMPENSATED_STEP else 128
+
+
 def oversized(tile: TileConfig, m: int, n: int, k: int) -> str:
     """Whether a block is out of proportion to the product ``[m, k] @ [k, n]``; empty if not."""
     for block, size, name in ((tile.block_m, m, "M"), (tile.block_n, n, "N"), (tile.block_k, k, "K")):
@@ -69,11 +75,12 @@ def oversized(tile: TileConfig, m: int, n: int, k: int) -> str:
 
 def prune(launch: Launch, device: Device) -> str:
     """Why a launch cannot run well on ``device``, in words that do not depend on the config; empty if it can."""
-    assert launch.pool is not None
-    if mixes_mma(launch.pool.tile) and any(part.body == "inline" and part.ranks for part in launch.parts):
-        return "warp-group and warp-level MMA in one loop (wrong results with Triton 3.6)"
-    if launch.pool.tile.block_k > COMPENSATED_STEP and any(part.unit == "fp32" for part in launch.parts):
-        return f"K steps of more than {COMPENSATED_STEP} in a compensated fp32 sum"
+    for part in launch.parts:
+        assert part.pool is not None
+        if mixes_mma(part.pool.tile) and part.body == "inline" and part.ranks:
+            return "warp-group and warp-level MMA in one loop (wrong results with Triton 3.6)"
+        if part.pool.tile.block_k > COMPENSATED_STEP and part.unit == "fp32" and part.k:
+            return f"K steps of more than {COMPENSATED_STEP} in a compensated fp32 sum"
     most = MAX_ACCUMULATORS[device.capability >= 90]
     if accumulators(launch) > most:
         return f"more than {most} accumulators a thread"

@@ -6,6 +6,7 @@ half as wide for members of less than the widest N, and a down tile of its own (
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 from fusioncc.autotune import knobs
 from fusioncc.autotune.step import Step, tma_workers
@@ -17,27 +18,40 @@ UP_TILES = tuple(TileConfig(m, n, 16, 4, 2) for m in (16, 32, 64, 128) for n in 
 """Tiles of the launch that joins the branches: it reads and writes, so only their size matters."""
 
 
+MAIN_SPLITS = (2, 4, 8)
+"""Slices of K for main members of few rows, whose tiles leave multiprocessors idle."""
+
+
 def side_by_side_ways(group: Group, device: Device, *, uniform: bool) -> tuple[tuple[Step, ...], ...]:
-    """One way: the products, then the joins where there are branches."""
+    """The products, then the joins where there are branches; for few rows also with K of every main member split."""
     joined = tuple(main for main in group.mains if group.branches_of(main))
+    whole = _way(group, device, joined, (1,), uniform)
+    few = group.m <= knobs.FEW_ROWS and not group.m_symbol
+    return (whole, _way(group, device, group.mains, MAIN_SPLITS, uniform)) if few else (whole,)
+
+
+def _way(
+    group: Group, device: Device, added: tuple[int, ...], splits: tuple[int, ...], uniform: bool
+) -> tuple[Step, ...]:
+    """One way, in which a second launch adds something to the members ``added``."""
     downs = tuple(dict.fromkeys(branch.down for branch in group.branches))
-    workers = 0 if joined else tma_workers(group, group.mains, device)
+    workers = 0 if added else tma_workers(group, group.mains, device)
 
     def products() -> Iterator[tuple[Pool, ...]]:
-        for tile in knobs.SIDE_TILES if joined else knobs.main_tiles():
+        for tile in knobs.SIDE_TILES if added else knobs.main_tiles():
             for mains in _main_pools(group, tile, uniform):
-                for down in _down_pools(group, downs, tile, uniform):
-                    yield (*mains, *down)
+                for down, k_split in product(_down_pools(group, downs, tile, uniform), splits):
+                    yield (*(replace(pool, k_split=k_split) for pool in mains), *down)
         for tile in knobs.TMA_TILES if workers else ():
             for mains in _main_pools(group, tile, uniform):
                 yield tuple(replace(pool, workers=workers) for pool in mains)
 
     def joins() -> Iterator[tuple[Pool, ...]]:
         for tile in UP_TILES:
-            yield (Pool("up", joined, tile, 1),)
+            yield (Pool("up", added, tile, 1),)
 
-    first = Step((*group.mains, *downs), products, consumers=1 if joined else 0)
-    return ((first, Step(joined, joins)) if joined else (first,),)
+    first = Step((*group.mains, *downs), products, consumers=1 if added else 0)
+    return (first, Step(added, joins)) if added else (first,)
 
 
 def _main_pools(group: Group, tile: TileConfig, uniform: bool) -> Iterator[tuple[Pool, ...]]:
@@ -56,7 +70,7 @@ def _down_pools(group: Group, downs: tuple[int, ...], tile: TileConfig, uniform:
         yield ()
         return
     columns = max(padded_rank(group.members[down].n) for down in downs)
-    own = tile if uniform else replace(tile, block_m=min(tile.block_m, 64), block_k=128)
+    own = tile if uniform else replace(tile, block_m=min(tile.block_m, 64), block_k=knobs.down_step(tile))
     saved = any(branch.saved for branch in group.branches)
     for k_split in (1,) if saved else knobs.K_SPLIT:
         yield (Pool("down", downs, replace(own, block_n=columns), 0, k_split=k_split),)

@@ -26,7 +26,7 @@ def tma_workers(group: Group, mains: tuple[int, ...], device: Device) -> int:
     return device.multiprocessors if tma else 0
 
 
-def down_step(group: Group, consumers: int) -> Step:
+def down_pass(group: Group, consumers: int) -> Step:
     """One pass over X for all downs of the group, which ``consumers`` later launches join."""
     downs = tuple(dict.fromkeys(branch.down for branch in group.branches))
     columns = max(padded_rank(group.members[down].n) for down in downs)

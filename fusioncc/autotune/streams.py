@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from fusioncc.autotune.side_by_side import UP_TILES
-from fusioncc.autotune.step import Step, down_step
+from fusioncc.autotune.step import Step, down_pass
 from fusioncc.device import Device
 from fusioncc.group import Group
 from fusioncc.schedule import Pool
@@ -23,4 +23,4 @@ def streams_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
         for tile in UP_TILES:
             yield (Pool("up", joined, tile, 1),)
 
-    return ((down_step(group, consumers=1), Step(joined, joins)),) if joined else ()
+    return ((down_pass(group, consumers=1), Step(joined, joins)),) if joined else ()

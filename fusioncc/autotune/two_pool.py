@@ -5,13 +5,14 @@ apart, nor stripes from queues. A plan may name others.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 from fusioncc.autotune import knobs
 from fusioncc.autotune.step import Step, tma_workers
 from fusioncc.device import Device
 from fusioncc.group import Group
-from fusioncc.schedule import Pool, TileConfig, padded_rank
+from fusioncc.schedule import Pool, padded_rank
 
 MOST_DOWN_WORKERS = 64
 """Workers that begin with down tiles, at most: half of an H200, where main tiles of 128 rows by 256 columns are most of
@@ -25,13 +26,12 @@ def two_pool_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
     saved = any(branch.saved for branch in group.branches)
     workers = device.multiprocessors
     tiles = [*(knobs.TMA_TILES if tma_workers(group, group.mains, device) else ()), *knobs.SIDE_TILES]
-    unswapped = [tile for tile in tiles if not tile.swap_operands]
 
     def pools() -> Iterator[tuple[Pool, ...]]:
-        for tile, k_split in product(unswapped, (1,) if saved else knobs.K_SPLIT):
+        for tile, k_split in product(tiles, (1,) if saved else knobs.K_SPLIT):
             down_tiles = -(-group.m // tile.block_m) * k_split
             down_workers = min(down_tiles, MOST_DOWN_WORKERS, workers // 2)
-            down = TileConfig(tile.block_m, columns, 64, tile.num_warps, tile.num_stages)
+            down = replace(tile, block_n=columns, block_k=knobs.down_step(tile), tma=False)
             yield (
                 Pool("down", downs, down, 0, workers=down_workers, k_split=k_split),
                 Pool("main", group.mains, tile, 0, workers=workers),

@@ -94,9 +94,10 @@ class Context:
         """What the workers of a persistent kernel count together: three numbers, and one for each block of rows."""
         return Buffer("counters", (4, M), "int32", "counters", self.mains[0])
 
-    def product(self, main: int) -> Buffer:
-        """``X @ W`` in fp32, for a later launch to add to."""
-        return Buffer(f"product{self.tail(main, self.mains)}", (M, self.member(main).n), "fp32", "scratch", main)
+    def product(self, main: int, k_split: int) -> Buffer:
+        """``X @ W`` in fp32, one slice of K after another, for a later launch to add up."""
+        shape = (k_split, M, self.member(main).n)
+        return Buffer(f"product{self.tail(main, self.mains)}", shape, "fp32", "scratch", main)
 
     def slices(self, down: int, k_split: int) -> Buffer:
         """fp32 partial sums of a down product, one slice after another."""

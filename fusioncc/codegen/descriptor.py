@@ -20,24 +20,25 @@ ALLOCATOR = '''def scratch(size, alignment, stream):
 class DescriptorTile:
     """A tile read or written through a descriptor; the counterpart of :class:`~fusioncc.codegen.tile.Tile`.
 
-    ``sizes`` and ``starts`` are source, in the order of the mathematics; ``contiguous`` is the dimension that lies
-    contiguously in memory and comes last in the descriptor; ``stride`` is source of the other one's stride.
+    ``shape`` (of a tile), ``sizes`` and ``starts`` are source, in the order of the mathematics; ``contiguous`` is the
+    dimension that lies contiguously in memory and comes last in the descriptor; ``stride`` is source of the other one's
+    stride.
     """
 
     name: str
-    letters: tuple[str, str]
+    shape: tuple[str, str]
     sizes: tuple[str, str]
     starts: tuple[str, str]
     contiguous: int
     stride: str
     params: tuple[Param, ...]
     blocks: tuple[Param, ...]
-    """Constants that ``starts`` reads."""
+    """Constants that ``starts`` and ``shape`` read."""
 
     def declare(self) -> Part:
         """``name_desc``: made once, in front of the loop over tiles."""
-        sizes, blocks = self._ordered(self.sizes), self._ordered(tuple(f"BLOCK_{letter}" for letter in self.letters))
-        line = f"{self.name}_desc = tl.make_tensor_descriptor({self.name}_ptr, {sizes}, [{self.stride}, 1], {blocks})"
+        sizes, shape = self._ordered(self.sizes), self._ordered(self.shape)
+        line = f"{self.name}_desc = tl.make_tensor_descriptor({self.name}_ptr, {sizes}, [{self.stride}, 1], {shape})"
         return part(line, params=(*self.params, *self.blocks))
 
     def setup(self) -> Part:

@@ -16,7 +16,7 @@ from fusioncc.schedule import TileConfig
 KINDS = ("local", "operand", "buffer", "rows", "constexpr")
 """Order of a signature: what the caller defines, tensors that are read, tensors that are written, M, constants."""
 SIDES = ("BLOCK_M", "BLOCK_N", "BLOCK_K")
-WALK = ("GROUP_M", ".*WORKERS", "LATE", "CHUNK", "K_.*")
+WALK = ("GROUP_M", ".*WORKERS", "LATE", "CHUNK", "PRODUCT_SLICES", "K_.*")
 CONSTANTS = ("N", "K", r"R\d*", r"RP\d*", r".*_STRIDE.*", r".*SCALE\d*", *WALK, *SIDES)
 """Order of the constants: sizes, strides, factors, tiling. ``_0`` at the end of a name counts for nothing."""
 

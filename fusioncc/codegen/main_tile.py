@@ -1,12 +1,12 @@
 """One tile of a main member's GEMM: its vectors, its operands, its accumulator, and the epilogue that stores it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusioncc.codegen.context import Context
 from fusioncc.codegen.descriptor import DescriptorTile
 from fusioncc.codegen.k_loop import KLoop
-from fusioncc.codegen.kernel import ROWS, Kernel, Param, Part, buffer_pointer, constant, part, total
+from fusioncc.codegen.kernel import ROWS, TILE, Kernel, Param, Part, buffer_pointer, constant, part, total
 from fusioncc.codegen.launch import Blocks
 from fusioncc.codegen.low_rank import LowRankTile, low_ranks
 from fusioncc.codegen.precision import Product, dot, main_product
@@ -76,16 +76,20 @@ class MainTile:
         if self.pool.tile.tma:
             starts = ("row_block * BLOCK_M", "col_block * BLOCK_N")
             blocks = block_constants(self.pool.tile, "M", "N")
-            return DescriptorTile("out", ("M", "N"), ("M", "N"), starts, 1, "N", (ROWS, *params), blocks)
+            shape = ("BLOCK_M", "BLOCK_N" if self.pool.tile.epilogue_subtiles == 1 else "BLOCK_N // 2")
+            return DescriptorTile("out", shape, ("M", "N"), starts, 1, "N", (ROWS, *params), blocks)
         return Tile("out", "out_ptr", (self.write_rows, self._cols()[2]), ("N", "1"), params, self._swap)
 
     def kernel(self, stem: str, body: Part, tiles: Sequence[Tile | DescriptorTile]) -> Kernel:
         """The kernel that runs ``body`` for every tile of the member; it reads and writes ``tiles``."""
         tile = self.pool.tile
-        blocks = Blocks(
-            tile.block_m, -(-self.member.n // tile.block_n), f"triton.cdiv({self.n.expression}, {tile.block_n})"
+        k_split, split = self.pool.k_split, self._k_split
+        count = f"triton.cdiv({self.n.expression}, {tile.block_n})" + (f" * {k_split}" if split else "")
+        blocks = Blocks(tile.block_m, -(-self.member.n // tile.block_n) * k_split, count)
+        columns = part(
+            "tl.cdiv(N, BLOCK_N)" + "".join(f" * {each.name}" for each in split),
+            params=(self.n, *split, *block_constants(tile, "N")),
         )
-        columns = part("tl.cdiv(N, BLOCK_N)", params=(self.n, *block_constants(tile, "N")))
         count_source = tile_count(self.context.group, self.pool, columns)
         declared = total([each.declare() for each in tiles if isinstance(each, DescriptorTile)])
         number = self.context.mains.index(self.main)
@@ -94,6 +98,8 @@ class MainTile:
     def vectors(self) -> Part:
         """Which tile this program computes, and its index vectors."""
         order = main_order(self.context.group, self.pool, self.n)
+        if self.pool.k_split > 1:
+            order = part("k_slice = tile % K_SPLIT", "tile = tile // K_SPLIT", params=(TILE, *self._k_split)) + order
         if not self.pool.tile.tma:
             ks = Part() if self.pool.role == "up" else self.loop.vectors()
             return order + self._rows()[0] + self._cols()[0] + ks
@@ -119,14 +125,23 @@ class MainTile:
         found = [*self._product.helpers, *(helper for low_rank in self.low_ranks for helper in low_rank.helpers)]
         return tuple(dict.fromkeys(found))
 
-    def load_product(self) -> Part:
-        """``acc``: the product that an earlier launch wrote."""
-        product = self._product_tile("acc", self.read_rows, self.read_cols)
-        return product.setup() + product.load()
+    def load_product(self, k_split: int) -> Part:
+        """``acc``: the product that an earlier launch wrote, its slices added in order."""
+        product = self._product_tile("acc", "product_ptr", self.read_rows, self.read_cols, k_split)
+        read = product.setup() + product.load()
+        if k_split == 1:
+            return read
+        return read + part(
+            "for _ in tl.static_range(1, PRODUCT_SLICES):",
+            "    acc_tile += M * N",
+            "    acc += tl.load(acc_tile)",
+            params=(constant("PRODUCT_SLICES", k_split),),
+        )
 
     def store_product(self) -> Part:
         """Write the accumulator as it is."""
-        product = self._product_tile("product", self.write_rows, self._cols()[2])
+        start = "product_ptr + k_slice * M * N" if self.pool.k_split > 1 else "product_ptr"
+        product = self._product_tile("product", start, self.write_rows, self._cols()[2], self.pool.k_split)
         return product.setup() + product.store("acc")
 
     def epilogue(self) -> Part:
@@ -134,10 +149,25 @@ class MainTile:
         body = self._add_bias("bias", self.member.bias, 1.0)
         for low_rank in self.low_ranks:
             body += self._add_bias(f"b_bias{low_rank.tail}", low_rank.up.bias, low_rank.up.bias_scale)
-        output = self.context.output(self.main)
+        out = self.out
+        if isinstance(out, DescriptorTile) and self.pool.tile.epilogue_subtiles == 2:
+            return body + self._store_in_halves(out)
+        return body + out.setup() + out.store(self._rounded("acc"))
+
+    def _store_in_halves(self, out: DescriptorTile) -> Part:
+        row, col = out.starts
+        halves = part(
+            "# Stored in two halves: the shared memory of one is enough.",
+            "halves = tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))",
+            "left, right = tl.split(halves)",
+            params=out.blocks,
+        )
+        right = replace(out, starts=(row, f"{col} + BLOCK_N // 2"))
+        return halves + out.store(self._rounded("left")) + right.store(self._rounded("right"))
+
+    def _rounded(self, value: str) -> str:
         element = "out_desc.dtype" if self.pool.tile.tma else "out_ptr.dtype.element_ty"
-        value = "acc" if output.dtype == "fp32" else f"acc.to({element})"
-        return body + self.out.setup() + self.out.store(value)
+        return value if self.context.output(self.main).dtype == "fp32" else f"{value}.to({element})"
 
     @property
     def _product(self) -> Product:
@@ -147,9 +177,14 @@ class MainTile:
     def _swap(self) -> bool:
         return self.pool.tile.swap_operands
 
-    def _product_tile(self, name: str, rows: Axis, cols: Axis) -> Tile:
-        params = (buffer_pointer("product_ptr", self.context.product(self.main)), self.n)
-        return Tile(name, "product_ptr", (rows, cols), ("N", "1"), params, self._swap)
+    @property
+    def _k_split(self) -> tuple[Param, ...]:
+        """The number of slices of K, where there are several."""
+        return (constant("K_SPLIT", self.pool.k_split),) if self.pool.k_split > 1 else ()
+
+    def _product_tile(self, name: str, base: str, rows: Axis, cols: Axis, k_split: int) -> Tile:
+        params = (buffer_pointer("product_ptr", self.context.product(self.main, k_split)), self.n)
+        return Tile(name, base, (rows, cols), ("N", "1"), params, self._swap)
 
     def _described(
         self, name: str, operand: Operand, letters: tuple[str, str], sizes: tuple[str, str], starts: tuple[str, str]
@@ -161,7 +196,8 @@ class MainTile:
         extents = (self.loop.k, ROWS if "M" in letters else self.n)
         params = (self.context.pointer(f"{name}_ptr", operand), stride, *extents, *block_constants(self.pool.tile, "K"))
         blocks = block_constants(self.pool.tile, *(letter for letter in letters if letter != "K"))
-        return DescriptorTile(name, letters, sizes, starts, contiguous, stride.name, params, blocks)
+        shape = (f"BLOCK_{letters[0]}", f"BLOCK_{letters[1]}")
+        return DescriptorTile(name, shape, sizes, starts, contiguous, stride.name, params, blocks)
 
     def _rows(self) -> tuple[Part, Axis, Axis]:
         one = one_row_block(self.context.group, self.pool)

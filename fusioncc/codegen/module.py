@@ -135,9 +135,10 @@ class Module:
 
     def _shape(self, buffer: Buffer) -> str:
         member = self.context.member(buffer.member)
+        sizes = ["m" if size == M else str(size) for size in buffer.shape]
         if buffer.kept or (buffer.role == "scratch" and member.role == "main"):
-            return f"(m, {self.context.expression(member.weight)}.shape[1])"
-        return f"({', '.join('m' if size == M else str(size) for size in buffer.shape)})"
+            sizes[-1] = f"{self.context.expression(member.weight)}.shape[1]"
+        return f"({', '.join(sizes)})"
 
     def _dtype(self, buffer: Buffer) -> str:
         return "x.dtype" if buffer.dtype == self.context.group.lhs.dtype else TORCH_DTYPES[buffer.dtype]

@@ -8,6 +8,8 @@ from fusioncc.schedule import COMPENSATED_STEP, Pool, Schedule
 
 MAX_BLOCK = 256
 """Widest block of a tile, in elements."""
+SPLIT_MAINS = ("concat", "horizontal")
+"""Kinds whose main tiles may be split along K: a later launch adds the slices."""
 MAX_CHUNK, MAX_LATE = 64, 64
 """Most tiles taken from a queue at once; most turns that down workers sit out."""
 
@@ -21,6 +23,8 @@ def require_pools(context: Context, schedule: Schedule) -> None:
     listed: set[tuple[bool, int]] = set()
     for position, pool in enumerate(schedule.pools):
         _require_numbers(context, pool)
+        if pool.role != "down" and pool.k_split != 1 and (pool.role == "up" or schedule.kind not in SPLIT_MAINS):
+            raise EmissionError(f"schedule {schedule.kind!r} has no K split of main tiles")
         _require_launch(schedule, position)
         _require_tile(context, pool)
         _require_descriptors(context, schedule, pool)
@@ -78,8 +82,8 @@ def _require_numbers(context: Context, pool: Pool) -> None:
         raise EmissionError("group_m, k_split, num_stages and workers are at least 1")
     if tile.num_warps not in (1, 2, 4, 8, 16) or tile.num_stages > 8 or pool.k_split > 64:
         raise EmissionError("num_warps is a power of two up to 16, num_stages at most 8, k_split at most 64")
-    if pool.role != "down" and (pool.k_split != 1 or pool.late):
-        raise EmissionError("no schedule has a K split of main tiles, or late main pools")
+    if pool.role != "down" and pool.late:
+        raise EmissionError("down pools are late, main pools are not")
     if (pool.chunk is not None and not 1 <= pool.chunk <= MAX_CHUNK) or not 0 <= pool.late <= MAX_LATE:
         raise EmissionError(f"a chunk has 1 to {MAX_CHUNK} tiles, late is at most {MAX_LATE} turns")
     role = "main" if pool.role == "up" else pool.role
@@ -88,6 +92,8 @@ def _require_numbers(context: Context, pool: Pool) -> None:
 
 
 def _require_tile(context: Context, pool: Pool) -> None:
+    if pool.tile.epilogue_subtiles not in ((1, 2) if pool.tile.tma else (1,)):
+        raise EmissionError("a TMA tile is stored whole or in 2 epilogue subtiles, other tiles whole")
     for size in (pool.tile.block_m, pool.tile.block_n, pool.tile.block_k):
         if size > MAX_BLOCK:
             raise EmissionError(f"a block is at most {MAX_BLOCK} elements wide")

@@ -1,7 +1,8 @@
 """Schedules ``concat`` and ``horizontal``: all products that read X in one grid, their low-rank parts added after it.
 
 The first launch runs main and down tiles side by side. Main members with a branch leave their product in fp32, and the
-second launch adds ``scale * y @ B`` and rounds. In ``concat`` all tiles have one shape, as if the weights stood next to
+second launch adds ``scale * y @ B`` and rounds. So do members whose K is split: few tiles become more, and the second
+launch adds their slices in order. In ``concat`` all tiles have one shape, as if the weights stood next to
 each other; in ``horizontal`` each member has its own.
 """
 
@@ -13,12 +14,13 @@ from fusioncc.codegen.low_rank import rank_vectors
 from fusioncc.codegen.main_tile import MainTile
 from fusioncc.codegen.pool_rules import require_downs_before
 from fusioncc.codegen.split import down_kernel, joined
+from fusioncc.codegen.tile import INT32_ELEMENTS
 from fusioncc.errors import EmissionError
 from fusioncc.schedule import Pool, Schedule
 
 
 def require(context: Context, schedule: Schedule) -> None:
-    """Main and down pools in the first launch; up pools for the main members with a branch in the second.
+    """Main and down pools in the first launch; up pools for the main members with something to add in the second.
 
     Raises:
         EmissionError: the pools do not make such a schedule.
@@ -28,38 +30,55 @@ def require(context: Context, schedule: Schedule) -> None:
     if len(later) > 1 or any(pool.role == "up" for pool in first) or any(pool.role != "up" for pool in second):
         raise EmissionError(f"schedule {schedule.kind!r} has main and down pools in one launch, up pools in the next")
     joined = {main for pool in second for main in pool.members}
-    branched = {main for main in context.mains if context.group.branches_of(main)}
-    if joined != branched:
-        nodes = ", ".join(context.member(main).node for main in sorted(joined ^ branched))
-        raise EmissionError(f"an up pool lists the main members with a branch, and no others: {nodes}")
+    splits = _splits(schedule, "main")
+    added = {main for main in context.mains if context.group.branches_of(main) or splits[main] > 1}
+    if joined != added:
+        nodes = ", ".join(context.member(main).node for main in sorted(joined ^ added))
+        raise EmissionError(f"an up pool lists the main members with a branch or a K split, and no others: {nodes}")
     require_downs_before(context, schedule, "up")
-    if any(pool.tile.tma for pool in first) and branched:
-        raise EmissionError("TMA tiles and down tiles have no emitted form in one launch")
+    if any(pool.tile.tma for pool in first) and added:
+        raise EmissionError("TMA tiles have no emitted form beside down tiles or with a K split")
+    _require_small_products(context, splits)
     shapes = {(pool.tile.block_m, pool.tile.block_k) for pool in first}
     if schedule.kind == "concat" and len(shapes) > 1:
         raise EmissionError("the tiles of schedule 'concat' have one shape")
 
 
+def _require_small_products(context: Context, splits: dict[int, int]) -> None:
+    """Offsets of slices are 32 bits."""
+    group = context.group
+    for main, k_split in splits.items():
+        if k_split > 1 and (group.m_symbol or k_split * group.m * context.member(main).n >= INT32_ELEMENTS):
+            raise EmissionError(f"the slices of {context.member(main).node} may pass 2**31 elements")
+
+
 def kernels(context: Context, schedule: Schedule) -> list[Kernel]:
-    """One kernel for what reads X and, where there are branches, one that joins them."""
-    splits = {down: pool.k_split for pool in schedule.pools if pool.role == "down" for down in pool.members}
-    launched = ([_members(context, pool, splits) for pool in pools] for pools in by_launch(schedule))
+    """One kernel for what reads X and, where something is left to add, one that adds it."""
+    splits = (_splits(schedule, "main"), _splits(schedule, "down"))
+    launched = ([_members(context, pool, *splits) for pool in pools] for pools in by_launch(schedule))
     return [bundle([kernel for kernels in pools for kernel in kernels]) for pools in launched]
 
 
-def _members(context: Context, pool: Pool, splits: dict[int, int]) -> list[Kernel]:
+def _splits(schedule: Schedule, role: str) -> dict[int, int]:
+    """Slices of K of each member of a role."""
+    return {member: pool.k_split for pool in schedule.pools if pool.role == role for member in pool.members}
+
+
+def _members(context: Context, pool: Pool, mains: dict[int, int], downs: dict[int, int]) -> list[Kernel]:
     if pool.role == "down":
         return [down_kernel(context, pool)]
     if pool.role == "up":
-        return [up_main(context, pool, main, splits) for main in pool.members]
+        return [up_main(context, pool, main, mains[main], downs) for main in pool.members]
     return [
-        product_main(context, pool, main) if context.group.branches_of(main) else inline_main(context, pool, main)
+        product_main(context, pool, main)
+        if context.group.branches_of(main) or pool.k_split > 1
+        else inline_main(context, pool, main)
         for main in pool.members
     ]
 
 
 def product_main(context: Context, pool: Pool, main: int) -> Kernel:
-    """``X @ W`` alone, left in fp32."""
+    """``X @ W`` alone, or over one slice of K, left in fp32."""
     tile = MainTile(context, pool, main)
     body = (
         tile.vectors()
@@ -73,10 +92,11 @@ def product_main(context: Context, pool: Pool, main: int) -> Kernel:
     return tile.kernel("main", body, (tile.x, tile.w))
 
 
-def up_main(context: Context, pool: Pool, main: int, splits: dict[int, int]) -> Kernel:
-    """The low-rank parts, added to the product before the only rounding of the sum."""
+def up_main(context: Context, pool: Pool, main: int, k_split: int, downs: dict[int, int]) -> Kernel:
+    """The slices of the product and the low-rank parts, added before the only rounding of the sum."""
     tile = MainTile(context, pool, main)
-    body = rank_vectors(tile.low_ranks) + tile.vectors() + part("") + tile.load_product() + tile.correction()
+    body = rank_vectors(tile.low_ranks) + tile.vectors() + part("") + tile.load_product(k_split)
+    body += tile.correction() if tile.low_ranks else part()
     for low_rank in tile.low_ranks:
-        body += joined(tile, low_rank, splits, opens=False)
+        body += joined(tile, low_rank, downs, opens=False)
     return tile.kernel("up", body + part("") + tile.epilogue(), (tile.out,))

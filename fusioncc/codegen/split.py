@@ -93,7 +93,9 @@ def opening(tile: MainTile, splits: dict[int, int]) -> Part:
     body = part("", "# The low-rank product opens the accumulator, which rounds once, after the K loop.")
     for index, low_rank in enumerate(tile.low_ranks):
         body += joined(tile, low_rank, splits, opens=index == 0)
-    return body + part("") + tile.correction()
+        if index == 0:
+            body += tile.correction()  # what the next branches lose is carried into the K loop
+    return body + part("")
 
 
 def joined(tile: MainTile, low_rank: LowRankTile, splits: dict[int, int], *, opens: bool) -> Part:

@@ -105,7 +105,7 @@ def kernels(context: Context, schedule: Schedule) -> list[Kernel]:
     splits = dict.fromkeys(down.members, down.k_split)
     return [
         down_kernel(context, down),
-        bundle([up_main(context, pool, main, splits) for pool in ups for main in pool.members]),
+        bundle([up_main(context, pool, main, 1, splits) for pool in ups for main in pool.members]),
     ]
 
 
@@ -167,8 +167,9 @@ class Fork:
     def _product(self, main: int) -> Work:
         """The vendor GEMM of a main member; the bias of one with a branch is added behind the join."""
         member, joined = self.context.member(main), bool(self.context.group.branches_of(main))
-        out = self.context.product(main) if joined else self.context.output(main)
         w = self.context.expression(member.weight)
+        buffer = self.context.product(main, 1) if joined else self.context.output(main)
+        out = f"{buffer.name}[0]" if joined else buffer.name  # one slice of K
         bias = () if joined or member.bias is None else (self.context.expression(member.bias),)
-        tensors = ("x", w, out.name, *bias)
-        return Work(call("multiply", tensors, depth=3), tensors, f"the vendor's x @ {w}")
+        lines = call("multiply", ["x", w, out, *bias], depth=3)
+        return Work(lines, ("x", w, buffer.name, *bias), f"the vendor's x @ {w}")

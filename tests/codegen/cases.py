@@ -102,9 +102,11 @@ def split(value: Group, tile: TileConfig, down: TileConfig, k_split: int = 1, gr
     return Schedule("split", (Pool("down", downs, down, 0, k_split=k_split), *mains))
 
 
-def side_by_side(value: Group, kind: str, tile: TileConfig, down: TileConfig, k_split: int = 1) -> Schedule:
+def side_by_side(
+    value: Group, kind: str, tile: TileConfig, down: TileConfig, k_split: int = 1, main_split: int = 1
+) -> Schedule:
     """``concat`` or ``horizontal``: mains and downs in one launch, joins in the next; ``concat`` has one tile shape."""
-    joined = tuple(main for main in value.mains if value.branches_of(main))
+    joined = tuple(main for main in value.mains if value.branches_of(main) or main_split > 1)
     downs = tuple(i for i, member in enumerate(value.members) if member.role == "down")
     workers = 3 if tile.tma else None
     if kind == "concat":
@@ -115,8 +117,10 @@ def side_by_side(value: Group, kind: str, tile: TileConfig, down: TileConfig, k_
         pools = [
             Pool("main", (main,), tiles[at % 2], 0, workers=workers, group_m=2) for at, main in enumerate(value.mains)
         ]
-    if joined:
+    pools = [replace(pool, k_split=main_split) for pool in pools]
+    if downs:
         pools.append(Pool("down", downs, down, 0, k_split=k_split))
+    if joined:
         pools.append(Pool("up", joined, TileConfig(16, 64, 16, 4, 2), 1))
     return Schedule(kind, tuple(pools))
 
@@ -203,6 +207,11 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
             "fp32",
         ),
         "concat_plain": (plain_few, side_by_side(plain_few, "concat", TileConfig(64, 64, 64, 4, 4), down), "fp32"),
+        "horizontal_split": (
+            tiny,
+            side_by_side(tiny, "horizontal", narrow, replace(down, block_m=16, swap_operands=True), 8, main_split=4),
+            "fp32",
+        ),
         "horizontal_lora": (
             mlp,
             side_by_side(mlp, "horizontal", big, replace(down, block_k=64), k_split=4),
@@ -217,5 +226,10 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
             "fp32",
         ),
         "two_pool_queue": (q_and_v, two_pool(q_and_v, TileConfig(64, 64, 64, 4, 3), down, 264, 16, 2, chunk=4), "fp32"),
+        "split_tma_subtiles": (
+            long,
+            split(long, replace(wide, tma=True, epilogue_subtiles=2), down, k_split=2),
+            "fp32",
+        ),
         "split_saved": (saved, split(saved, wide, down), "fp32"),
     }

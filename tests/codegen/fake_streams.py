@@ -46,6 +46,9 @@ class Tensor:
     def stride(self, dim: int) -> int:
         return 1
 
+    def __getitem__(self, slice_of_k: int) -> "Tensor":
+        return self
+
     def record_stream(self, stream: Stream) -> None:
         self.recorded.add(stream)
 

@@ -119,6 +119,28 @@ def test_side_by_side_is_as_close_as_eager(load, name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["concat", "horizontal"])
+@pytest.mark.parametrize("name", ["plain", "gqa", "one_row", "one_without_a_branch", "saved", "fp32", "bias"])
+def test_main_tiles_split_along_k(load, name: str, kind: str) -> None:
+    value = PLAIN if name == "plain" else {**GROUPS, **BUNDLES}[name]
+    fp32, saved = value.lhs.dtype == "fp32", any(branch.saved for branch in value.branches)
+    tile, down = (replace(each, block_k=COMPENSATED_STEP if fp32 else 64) for each in (TILE, DOWN))
+    schedule = side_by_side(value, kind, tile, down, 1 if saved else 2, main_split=3)
+    outputs, eager, exact = run(load, value, schedule)
+    slack = 2.0 if fp32 else 1.1
+    for output, plain, truth in zip(outputs, eager, exact, strict=True):
+        assert reference.rms(output, truth) <= slack * reference.rms(plain.to(output.dtype), truth)
+
+
+@pytest.mark.parametrize("name", ["equal", "gqa", "kn_and_fp32_adapters"])
+def test_epilogue_subtiles(load, name: str) -> None:
+    value = BUNDLES[name]
+    tile = replace(DESCRIBED, epilogue_subtiles=2)
+    outputs, eager, exact = run(load, value, bundled(split(value, tile, DOWN)))
+    for output, plain, truth in zip(outputs, eager, exact, strict=True):
+        assert reference.rms(output, truth) <= 1.1 * reference.rms(plain.to(output.dtype), truth)
+
+
+@pytest.mark.parametrize("kind", ["concat", "horizontal"])
 def test_plain_members_through_descriptors(load, kind: str) -> None:
     outputs, eager, exact = run(load, PLAIN, side_by_side(PLAIN, kind, DESCRIBED, DOWN))
     for output, plain, truth in zip(outputs, eager, exact, strict=True):

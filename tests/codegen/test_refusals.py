@@ -51,6 +51,20 @@ REFUSED: dict[str, tuple[Group, Schedule, str, str]] = {
     "no down": (PLAIN, replace(inline(PLAIN, TILE), kind="split"), "fp32", "no down pool before the main pool of"),
     "down of inline": (PLAIN, replace(split(PLAIN, TILE, DOWN), kind="inline"), "fp32", "a down pool has no emitted"),
     "tile": (PLAIN, inline(PLAIN, replace(TILE, block_n=48)), "fp32", "tile size 48"),
+    "split mains of inline": (PLAIN, with_pool(inline(PLAIN, TILE), 0, k_split=2), "fp32", "has no K split of main"),
+    "split mains of any number of rows": (
+        group(33, 200, Main(136), symbol="s0"),
+        side_by_side(PLAIN, "horizontal", TILE, DOWN, main_split=2),
+        "fp32",
+        "may pass 2",
+    ),
+    "slices left": (
+        PLAIN,
+        with_pool(side_by_side(BARE, "concat", TILE, DOWN), 0, k_split=2, members=(0,)),
+        "fp32",
+        "a branch or a K split",
+    ),
+    "subtiles": (PLAIN, inline(PLAIN, replace(TILE, epilogue_subtiles=2)), "fp32", "other tiles whole"),
     "long steps": (
         group(33, 200, Main(136, (Lora(8, dtype="fp32"),), dtype="fp32"), dtype="fp32"),
         split(PLAIN, TILE, DOWN),

@@ -9,7 +9,7 @@ from fusioncc.codegen import EmittedModule, emit
 from fusioncc.group import Group
 from fusioncc.schedule import Schedule, TileConfig
 from tests.codegen import reference
-from tests.codegen.cases import DESCRIBED, DOWN, Lora, Main, group, two_pool
+from tests.codegen.cases import DESCRIBED, DOWN, SWAPPED, Lora, Main, group, two_pool
 from tests.codegen.interleaving import NoProgress, interleaved
 
 TILE = TileConfig(32, 32, 32, 4, 3)
@@ -17,6 +17,7 @@ LONG = group(100, 96, Main(70, (Lora(12),)))
 BUNDLE = group(70, 96, Main(64, (Lora(8),), bias=True), Main(32, ()), Main(40, (Lora(4), Lora(16))))
 ONE_ROW = group(1, 128, Main(96))
 SYMBOL = group(70, 96, Main(64), symbol="s0")
+FEW = group(5, 200, Main(72), Main(40, (Lora(12),)))
 SAVED = group(70, 96, Main(64, (Lora(8, saved=True),)))
 SCHEDULES: dict[str, tuple[Group, Schedule]] = {
     "stripes": (LONG, two_pool(LONG, TILE, DOWN, workers=5, downs=2, k_split=2)),
@@ -31,6 +32,7 @@ SCHEDULES: dict[str, tuple[Group, Schedule]] = {
     "more workers than tiles": (LONG, two_pool(LONG, TILE, DOWN, workers=50, downs=20, k_split=2, late=1)),
     "bundle": (BUNDLE, two_pool(BUNDLE, TILE, DOWN, workers=5, downs=2, k_split=2, chunk=2)),
     "rows of a symbol": (SYMBOL, two_pool(SYMBOL, TILE, DOWN, workers=5, downs=2, k_split=2, late=1)),
+    "few rows, transposed": (FEW, two_pool(FEW, SWAPPED, replace(SWAPPED, block_n=16), workers=5, downs=2, k_split=3)),
     "saved": (SAVED, two_pool(SAVED, TILE, DOWN, workers=5, downs=2, k_split=1)),
 }
 

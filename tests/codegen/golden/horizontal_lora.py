@@ -212,7 +212,7 @@ def launch(x, w, a, b, empty=torch.empty):
     m = x.shape[0]
     out = empty((m, w.shape[1]), dtype=x.dtype, device=x.device)
     y = empty((4, m, 16), dtype=torch.float32, device=x.device)
-    product = empty((m, w.shape[1]), dtype=torch.float32, device=x.device)
+    product = empty((1, m, w.shape[1]), dtype=torch.float32, device=x.device)
     tiles = triton.cdiv(m, 64) * triton.cdiv(w.shape[1], 128)
     tiles += triton.cdiv(m, 64) * 4
     bundle_0[(tiles,)](

@@ -30,8 +30,9 @@ import triton.language as tl
 @triton.jit
 def to_tf32(a):
     # Tensor cores drop the low 13 bits of an fp32 operand; rounding first halves the error and takes away its bias.
-    nearest = (a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
-    return tl.where(a == a, nearest.to(tl.float32, bitcast=True), a)
+    # What is no number, or would round to an infinity, stays.
+    nearest = ((a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    return tl.where((a == a) & (tl.abs(nearest) < float("inf")), nearest, a)
 
 
 @triton.jit

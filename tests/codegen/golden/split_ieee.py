@@ -114,8 +114,8 @@ def main_0(
     b_tile = b_ptr + ranks[:, None] * B_STRIDE_R + cols[None, :] * B_STRIDE_N
     b = tl.load(b_tile)
     acc = tl.dot(y, b, input_precision="ieee")
-
     acc_lost = tl.zeros_like(acc)
+
     x_tile = x_ptr + safe_rows[:, None] * X_STRIDE_M + ks[None, :] * X_STRIDE_K
     w_tile = w_ptr + ks[:, None] * W_STRIDE_K + cols[None, :] * W_STRIDE_N
     for k in range(0, K, BLOCK_K):

@@ -257,8 +257,8 @@ def launch(x, w_0, a_0, b_0, w_1, w_2, a_2, b_2, empty=torch.empty):
     out_2 = empty((m, w_2.shape[1]), dtype=x.dtype, device=x.device)
     y_0 = empty((2, m, 16), dtype=torch.float32, device=x.device)
     y_2 = empty((2, m, 16), dtype=torch.float32, device=x.device)
-    product_0 = empty((m, w_0.shape[1]), dtype=torch.float32, device=x.device)
-    product_2 = empty((m, w_2.shape[1]), dtype=torch.float32, device=x.device)
+    product_0 = empty((1, m, w_0.shape[1]), dtype=torch.float32, device=x.device)
+    product_2 = empty((1, m, w_2.shape[1]), dtype=torch.float32, device=x.device)
     with forked(x.device, 3) as sides:
         with on(sides[0], x, a_0, a_2, y_0, y_2):
             down_0[(triton.cdiv(m, 64) * 2,)](
@@ -285,8 +285,8 @@ def launch(x, w_0, a_0, b_0, w_1, w_2, a_2, b_2, empty=torch.empty):
         with on(sides[1], x, w_1, out_1):
             multiply(x, w_1, out_1)
         with on(sides[2], x, w_2, product_2):
-            multiply(x, w_2, product_2)
-        multiply(x, w_0, product_0)
+            multiply(x, w_2, product_2[0])
+        multiply(x, w_0, product_0[0])
     tiles = triton.cdiv(m, 16) * triton.cdiv(w_0.shape[1], 64)
     tiles += triton.cdiv(m, 16) * triton.cdiv(w_2.shape[1], 64)
     ups_0[(tiles,)](

@@ -168,7 +168,7 @@ def launch(x, w, a, b, empty=torch.empty):
     m = x.shape[0]
     out = empty((m, w.shape[1]), dtype=x.dtype, device=x.device)
     y = empty((4, m, 16), dtype=torch.float32, device=x.device)
-    product = empty((m, w.shape[1]), dtype=torch.float32, device=x.device)
+    product = empty((1, m, w.shape[1]), dtype=torch.float32, device=x.device)
     with forked(x.device, 1) as sides:
         with on(sides[0], x, a, y):
             down_0[(triton.cdiv(m, 64) * 4,)](
@@ -188,7 +188,7 @@ def launch(x, w, a, b, empty=torch.empty):
                 num_warps=4,
                 num_stages=4,
             )
-        multiply(x, w, product)
+        multiply(x, w, product[0])
     up_0[(triton.cdiv(m, 16) * triton.cdiv(w.shape[1], 64),)](
         b_ptr=b,
         product_ptr=product,

@@ -1,0 +1,175 @@
+"""Every kind of schedule on LoRA layers and bundles, several choices of tiles each: predicted against measured.
+
+    python benchmarks/schedules.py --out benchmarks/results/schedules.json
+
+For each group and kind the model's best schedule and others down its ranking are compiled (in parallel, before
+anything is timed), checked against fp64, and timed with operands rotated out of L2. The vendor GEMM over the
+concatenated weights, without adapters, stands beside them.
+"""
+
+import argparse
+import json
+import multiprocessing
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fusioncc.autotune import best, ranked_pools
+from fusioncc.codegen import emit
+from fusioncc.cost_models import estimate
+from fusioncc.device import get_device
+from fusioncc.errors import FusionError
+from fusioncc.group import Branch, Group, Member, Operand, Output
+from fusioncc.report import describe_pools
+from fusioncc.schedule import SCHEDULES, Schedule
+
+DEVICE = get_device("h200")
+LAYERS = [
+    (1, 4096, (28672,), 8),
+    (16, 4096, (28672,), 8),
+    (64, 4096, (28672,), 8),
+    (256, 4096, (28672,), 8),
+    (64, 4096, (4096,), 16),
+    (64, 4096, (6144,), 64),
+    (2048, 4096, (4096,), 16),
+    (8192, 4096, (14336,), 16),
+    *((m, 4096, (4096, 1024, 1024), rank) for m in (1, 16, 64, 512, 2048) for rank in (16, 0)),
+    *((m, 4096, (14336, 14336), rank) for m in (1, 64, 512, 2048) for rank in (16, 0)),
+]
+"""M, K, N of each main member, rank (0: no adapters)."""
+DOWN_THE_RANKING = (0, 1, 2, 4, 8, 16, 32, 64)
+
+
+def group_of(m: int, k: int, widths: tuple[int, ...], rank: int) -> Group:
+    """Linear layers in bf16 that share an input, each with one adapter or none."""
+    members: list[Member] = []
+    branches: list[Branch] = []
+    outputs: list[Output] = []
+    for i, n in enumerate(widths):
+        at = len(members)
+        members.append(Member("main", f"main{i}", m, n, k, Operand(f"w{i}", (k, n), (1, k), "bf16"), "bf16"))
+        outputs.append(Output(at, f"out{i}", "bf16"))
+        if rank:
+            down, up = Operand(f"a{i}", (k, rank), (1, k), "bf16"), Operand(f"b{i}", (rank, n), (1, rank), "bf16")
+            members.append(Member("down", f"down{i}", m, rank, k, down, "bf16"))
+            members.append(Member("up", f"up{i}", m, n, rank, up, "bf16"))
+            branches.append(Branch(at, at + 1, at + 2, 2.0))
+    return Group("g0", Operand("x", (m, k), (k, 1), "bf16"), tuple(members), tuple(branches), tuple(outputs))
+
+
+def schedules(group: Group, kind: str) -> Iterator[Schedule]:
+    """The model's best of a kind, then schedules that take another choice for one launch."""
+    found = best(group, DEVICE, kind)
+    if found is None:
+        return
+    yield found[0]
+    for launch, choices in enumerate(ranked_pools(group, DEVICE, found[0])):
+        for place in DOWN_THE_RANKING[1:]:
+            if place < len(choices):
+                others = [pool for pool in found[0].pools if pool.launch != launch]
+                pools = sorted((*others, *choices[place]), key=lambda pool: pool.launch)
+                yield Schedule(kind, tuple(pools))
+
+
+def build_one(job: tuple[Group, Schedule]) -> str:
+    """Compile one module (fills Triton's cache); the error, or nothing."""
+    from fusioncc.runtime.build import build
+    from fusioncc.runtime.load import load
+
+    group, schedule = job
+    try:
+        emitted = emit(group, schedule, name="bench", tier="fp32", why="a benchmark")
+        build(emitted, load(emitted.name, emitted.source), group.m)
+    except FusionError as error:
+        return str(error)
+    return ""
+
+
+def measured(group: Group, schedule: Schedule, rounds: int) -> dict[str, Any]:
+    """What one schedule is predicted and measured at, and whether it is right."""
+    from timing import graph_us, sets_needed
+
+    from fusioncc.runtime.load import load
+
+    emitted = emit(group, schedule, name="bench", tier="fp32", why="a benchmark")
+    module = load(emitted.name, emitted.source)
+    count = sets_needed(sum(operand.bytes for operand in emitted.operands))
+    sets = [module.draw(seed) for seed in range(count)]
+    wrong = module.check(sets[0])
+    us, spread = graph_us([lambda s=s: module.launch(*s) for s in sets], target_ms=8.0, rounds=rounds)
+    predicted = estimate(group, schedule, DEVICE)
+    return {
+        "kind": schedule.kind, "pools": describe_pools(schedule), "us": round(us, 2), "spread": round(spread, 2),
+        "predicted": round(predicted.us, 2) if predicted else None, "wrong": wrong,
+    }  # fmt: skip
+
+
+def alone(m: int, k: int, widths: tuple[int, ...]) -> float:
+    """The vendor GEMM over the concatenated weights, us."""
+    from timing import graph_us, sets_needed
+
+    make = lambda *s: torch.randn(*s, device="cuda", dtype=torch.bfloat16)
+    sets = [(make(m, k), make(sum(widths), k)) for _ in range(sets_needed(2 * k * (sum(widths) + m)))]
+    return round(graph_us([lambda s=s: torch.nn.functional.linear(*s) for s in sets])[0], 2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--kinds", default=",".join(SCHEDULES[1:]))
+    parser.add_argument("--layers", default="", help="indices of the groups to run, for example 0,4,7")
+    parser.add_argument("--limit", type=float, default=400.0, help="seconds of timing")
+    arguments = parser.parse_args()
+    chosen = [LAYERS[int(at)] for at in arguments.layers.split(",") if at] or LAYERS
+    jobs = [
+        (layer, group, schedule)
+        for layer in chosen
+        for group in (group_of(*layer),)
+        for kind in arguments.kinds.split(",")
+        for schedule in schedules(group, kind)
+    ]
+    started = time.time()
+    with multiprocessing.get_context("spawn").Pool() as pool:
+        problems = pool.map(build_one, [(group, schedule) for _, group, schedule in jobs], chunksize=4)
+    print(f"compiled {len(jobs)} in {time.time() - started:.0f} s", flush=True)
+
+    from timing import facts
+
+    rows: list[dict[str, Any]] = []
+    started = time.time()
+    for layer in chosen:
+        if time.time() - started > arguments.limit:
+            break
+        mine = [
+            (group, schedule, why) for (of, group, schedule), why in zip(jobs, problems, strict=True) if of == layer
+        ]
+        row: dict[str, Any] = {"layer": layer, "alone": alone(*layer[:3]), "schedules": []}
+        for group, schedule, why in mine:
+            failed = {"kind": schedule.kind, "pools": describe_pools(schedule), "error": why}
+            row["schedules"].append(failed if why else measured(group, schedule, rounds=5))
+        rows.append(row)
+        summary(row)
+        body = {**facts(), "unit": "us", "rows": rows}
+        Path(arguments.out).write_text(json.dumps(body, indent=0) + "\n")
+
+
+def summary(row: dict[str, Any]) -> None:
+    """The best of each kind for one group."""
+    print(row["layer"], "one GEMM", row["alone"], flush=True)
+    for kind in SCHEDULES[1:]:
+        timed = [each for each in row["schedules"] if each["kind"] == kind and "us" in each]
+        wrong = sum(bool(each["wrong"]) for each in timed)
+        for each in sorted(timed, key=lambda each: each["us"])[:1]:
+            ratio = each["us"] / row["alone"]
+            print(
+                f"   {kind:10} {each['us']:8} ({ratio:.2f}x, predicted {each['predicted']}) {each['pools']}", flush=True
+            )
+        if wrong:
+            print(f"   {kind:10} {wrong} WRONG", flush=True)
+
+
+if __name__ == "__main__":
+    main()

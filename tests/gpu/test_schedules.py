@@ -1,0 +1,112 @@
+"""On a card: every schedule on every kind of group against fp64, in guarded, poisoned buffers; two pools under stress.
+
+Each emitted module checks itself: RMS error and maximum against eager's own, guard zones, nothing left unwritten.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fusioncc.autotune import best
+from fusioncc.codegen import EmittedModule, emit
+from fusioncc.device import get_device
+from fusioncc.group import Group
+from fusioncc.runtime.load import load
+from fusioncc.schedule import SCHEDULES
+from tests.codegen.cases import Lora, Main, group
+
+H200 = get_device("h200")
+DTYPES = {
+    "bf16": {"dtype": "bf16"},
+    "fp16": {"dtype": "fp16"},
+    "tf32": {"dtype": "fp32", "precision": "tf32"},
+    "ieee": {"dtype": "fp32", "precision": "ieee"},
+}
+
+
+def layer(name: str, rows: int, k: int, n: int, rank: int, layout: str = "nk", bias: bool = False) -> Group:
+    options = DTYPES[name]
+    dtype = options["dtype"]
+    main = Main(n, (Lora(rank, dtype=dtype),), bias=bias, dtype=dtype, layout=layout)
+    return group(rows, k, main, **options)
+
+
+def module_of(value: Group, kind: str) -> EmittedModule:
+    found = best(value, H200, kind)
+    if found is None:
+        pytest.skip(f"no {kind} for this group: {kind} has no tile that fits")
+    return emit(value, found[0], name=f"check_{kind}", tier="fp32", why="a test")
+
+
+@pytest.mark.parametrize("kind", SCHEDULES[1:])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("rows", "k", "n", "rank"),
+    [(1, 4096, 4096, 8), (3, 1000, 1496, 1), (17, 999, 1001, 3), (64, 2048, 4096, 16), (300, 200, 330, 64),
+     (1000, 4096, 1024, 128)],
+)  # fmt: skip
+def test_every_schedule_is_right(kind: str, dtype: str, rows: int, k: int, n: int, rank: int) -> None:
+    for layout, bias in (("nk", True), ("kn", False)):
+        emitted = module_of(layer(dtype, rows, k, n, rank, layout, bias), kind)
+        module = load(emitted.name, emitted.source)
+        for seed in range(3):
+            assert module.check(module.draw(seed)) == ""
+
+
+BUNDLES = {
+    "q_k_v": group(64, 4096, *(Main(n, (Lora(16),)) for n in (4096, 1024, 1024))),
+    "q_and_v": group(2048, 4096, Main(4096, (Lora(16),)), Main(1024, ()), Main(1024, (Lora(8),), bias=True)),
+    "gate_up": group(512, 4096, *(Main(n, (Lora(16, dtype="fp32"),)) for n in (14336, 14336))),
+    "one_row": group(1, 4096, *(Main(n, (Lora(16),)) for n in (4096, 1024, 1024))),
+    "plain": group(64, 4096, *(Main(n, ()) for n in (4096, 1024, 1024))),
+    "two_branches": group(100, 2048, Main(1000, (Lora(8), Lora(64))), Main(520, (Lora(3),), bias=True)),
+}
+
+
+@pytest.mark.parametrize("kind", SCHEDULES[1:])
+@pytest.mark.parametrize("name", BUNDLES)
+def test_bundles_are_right_with_the_same_bits(kind: str, name: str) -> None:
+    emitted = module_of(BUNDLES[name], kind)
+    module = load(emitted.name, emitted.source)
+    operands = module.draw(0)
+    assert module.check(operands) == ""
+    first, again = module.launch(*operands), module.launch(*operands)
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+
+
+LAUNCHES = 50_000
+"""On each of two streams."""
+DELAY = """for _ in range(down_tile * 37 % 53):
+                tl.atomic_add(counters_ptr + 3 + tl.cdiv(M, BLOCK_M), 1, sem="relaxed")
+            tl.debug_barrier()"""
+
+
+@pytest.mark.parametrize("acquire", [True, False], ids=["as emitted", "without the acquire, reported"])
+def test_two_pools_on_two_streams_with_delays(acquire: bool, record_property: Callable[[str, object], None]) -> None:
+    """Down workers dawdle before they publish; both streams share the card, so that not all programs are resident."""
+    value = group(256, 512, Main(512, (Lora(16),)))
+    emitted = module_of(value, "two_pool")
+    source, count = re.subn(r"tl\.debug_barrier\(\)", DELAY, emitted.source, count=1)
+    assert count == 1
+    if not acquire:
+        source = source.replace('sem="acquire"', 'sem="relaxed"')
+    module = load(emitted.name + ("" if acquire else "_relaxed"), replace(emitted, source=source).source)
+    operands = module.draw(0)
+    wanted = module.launch(*operands)
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    wrong = [torch.zeros((), dtype=torch.int64, device="cuda") for _ in streams]
+    torch.cuda.synchronize()
+    for turn in range(LAUNCHES):
+        for stream, count_wrong in zip(streams, wrong, strict=True):
+            with torch.cuda.stream(stream):
+                found = module.launch(*operands)
+                count_wrong += (found[0] != wanted[0]).any()
+        if turn % 1000 == 0:
+            torch.cuda.synchronize()
+    torch.cuda.synchronize()
+    total = sum(int(each) for each in wrong)
+    record_property("wrong_launches", total)
+    assert total == 0 or not acquire
