@@ -11,18 +11,20 @@ import weakref
 from typing import Any
 
 from fusioncc.plan import SCHEMA, Plan
+from fusioncc.runtime.merged import MergedWeights
 from fusioncc.runtime.plan_cache import PlanCache
 
 
-class _Record:
-    """Plans of one ``torch.compile`` call."""
+class Record:
+    """Plans and merged weights of one ``torch.compile`` call."""
 
-    def __init__(self, wrapper: Any) -> None:
-        self.wrapper = weakref.ref(wrapper)
+    def __init__(self, wrapper: Any = None) -> None:
+        self.wrapper = weakref.ref(wrapper) if wrapper is not None else lambda: None
         self.plans: list[Plan] = []
+        self.merged = MergedWeights()
 
 
-_records: list[_Record] = []
+_records: list[Record] = []
 
 
 class PlanLog:
@@ -65,17 +67,17 @@ class PlanLog:
 NOT_KEPT = "the compiled graph came from Inductor's cache, and its plan is not in the cache folder"
 
 
-def current_plans() -> list[Plan]:
-    """The list to which plans of the ``torch.compile`` call now running belong; a fresh one outside of any."""
+def current_record() -> Record:
+    """The record of the ``torch.compile`` call now running; a fresh one outside of any."""
     wrapper = _wrapper_on_stack()
     if wrapper is None:
-        return []
+        return Record()
     _records[:] = [record for record in _records if record.wrapper() is not None]
     for record in _records:
         if record.wrapper() is wrapper:
-            return record.plans
-    _records.append(_Record(wrapper))
-    return _records[-1].plans
+            return record
+    _records.append(Record(wrapper))
+    return _records[-1]
 
 
 def plan_of(compiled: Any) -> tuple[Plan, ...]:
@@ -84,13 +86,24 @@ def plan_of(compiled: Any) -> tuple[Plan, ...]:
     One for each graph that was compiled so far: graph breaks, recompiles and fallbacks each have their own, in order of
     compilation. Empty before the first call.
     """
+    return tuple(plan for record in _records_of(compiled) for plan in record.plans)
+
+
+def merged_of(compiled: Any) -> MergedWeights:
+    """What a compiled model or function holds under ``schedule="merged"``: ``merged_bytes``, ``refresh()``,
+    ``unmerge()``. Of something that is not compiled yet, or not merged, it holds nothing.
+    """
+    records = _records_of(compiled)
+    return records[0].merged if records else MergedWeights()
+
+
+def _records_of(compiled: Any) -> list[Record]:
+    """The record of the call that made ``compiled``, or else of the equal calls from whose code it is served."""
     wrapper = _wrapper_of(compiled)
     if wrapper is None:
-        return ()
-    own = [plan for record in _records if record.wrapper() is wrapper for plan in record.plans]
-    if own:
-        return tuple(own)
-    return tuple(plan for record in _records if record.wrapper() == wrapper for plan in record.plans)
+        return []
+    own = [record for record in _records if record.wrapper() is wrapper and record.plans]
+    return own or [record for record in _records if record.wrapper() == wrapper]
 
 
 def _wrapper_on_stack() -> Any:
