@@ -249,15 +249,14 @@ def rows_may_be_padded(node: fx.Node) -> bool:
 
 
 def trainable_inputs(graph: fx.Graph) -> frozenset[fx.Node]:
-    """Inputs that require a gradient. AOTAutograd drops the mark from the graph and keeps it beside it; where its record
-    does not fit the graph one by one, one trainable input makes all of them so.
+    """Inputs and attributes that require a gradient.
+
+    AOTAutograd takes the mark off the graph and records it beside; where that record does not fit the graph one by one,
+    one trainable input makes all of them so.
     """
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    marked = {
-        node
-        for node in graph.nodes
-        if node.op in ("placeholder", "get_attr") and (value := tensor(node)) is not None and value.requires_grad
-    }
+    held = [*inputs, *(node for node in graph.nodes if node.op == "get_attr")]
+    marked = {node for node in held if (value := tensor(node)) is not None and value.requires_grad}
     context = torch._guards.TracingContext.try_get()
     if context is None or context.fw_metadata is None:
         return frozenset(marked)

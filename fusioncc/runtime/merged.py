@@ -1,15 +1,15 @@
 """Merged weights: ``X @ (W + s * A @ B)`` as one product, with the sum in a buffer that is checked on every call.
 
-W, A and B stay as they are. A buffer is made from the weights of a call and remembers which they were: storage, pointer,
-version, shape, strides, dtype and device of each. A call that finds anything else makes it anew. A write that changes
-none of these (through ``.data``) cannot be seen: ``refresh()`` is for that.
+W, A and B stay as they are. A buffer is made from the weights of a call and remembers which they were: storage,
+pointer, version, shape, strides, dtype and device of each. A call that finds anything else makes it anew. A write that
+changes none of these (through ``.data``) cannot be seen: ``refresh()`` is for that.
 """
 
 import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ class _Made:
 class MergedWeights:
     """The merged weights of one compiled model: a buffer for each W that was merged, made by the first call.
 
-    Equal shapes compiled twice share a buffer, and so do all graphs of the model; two models that share code do not.
+    All graphs of a model share its buffers; two models that are served by the same code have buffers of their own.
     """
 
     def __init__(self) -> None:
@@ -62,13 +62,15 @@ class MergedWeights:
         self._made = {}
         self._merge = False
 
-    def matrix(self, weights: Sequence[torch.Tensor], scales: Sequence[torch.Tensor], form: "Form") -> Any:
+    def matrix(
+        self, weights: Sequence[torch.Tensor], scales: Sequence[torch.Tensor], form: "Form"
+    ) -> torch.Tensor | None:
         """``W + s * A @ B`` of these weights, ``[K, N]`` in the dtype of W; None: to be run unmerged."""
         if not self._merge or _is_captured(weights[0]):
             return None
         tensors = (*weights, *scales)
         seen = (_stream(weights[0]), *map(_identity, tensors))
-        key = (weights[0].untyped_storage()._cdata, form)
+        key = (weights[0].untyped_storage()._cdata, weights[0].data_ptr(), form)
         buffers = self._made
         made = buffers.get(key)
         if made is None or made.seen != seen:
@@ -78,7 +80,7 @@ class MergedWeights:
 
     def _forget_the_dead(self) -> None:
         for key, made in tuple(self._made.items()):
-            if made.storages[0].expired():
+            if made.storages[0].expired():  # type: ignore[no-untyped-call]
                 self._made.pop(key, None)
 
 
@@ -96,11 +98,14 @@ class Form:
     """Two for each matrix."""
     scale: float
 
-    def matrices(self, weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        k, n, r = self.sizes
-        shapes = ((k, n), (k, r), (r, n))
-        strides = (self.strides[0:2], self.strides[2:4], self.strides[4:6])
-        return [each.as_strided(*lies) for each, *lies in zip(weights, shapes, strides, strict=True)]
+    def matrices(self, weights: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """W, A and B."""
+        (k, n, r), (w, a, b), strides = self.sizes, weights, self.strides
+        return (
+            w.as_strided((k, n), strides[0:2]),
+            a.as_strided((k, r), strides[2:4]),
+            b.as_strided((r, n), strides[4:6]),
+        )
 
 
 def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -122,13 +127,17 @@ def _is_captured(tensor: torch.Tensor) -> bool:
 
 
 def _make(weights: Sequence[torch.Tensor], scales: Sequence[torch.Tensor], form: Form, seen: tuple[Any, ...]) -> _Made:
-    storages = tuple(StorageWeakRef(tensor.untyped_storage()) for tensor in (*weights, *scales))
+    storages = tuple(map(_weak, (*weights, *scales)))
     refusal = _refusal(weights, scales)
     if refusal:
         warn(f"weights are not merged: {refusal}")
         return _Made(None, seen, storages)
     with torch.no_grad():
         return _Made(merge(*form.matrices(weights), form.scale, scales), seen, storages)
+
+
+def _weak(tensor: torch.Tensor) -> StorageWeakRef:
+    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
 
 
 def _refusal(weights: Sequence[torch.Tensor], scales: Sequence[torch.Tensor]) -> str:
@@ -138,7 +147,7 @@ def _refusal(weights: Sequence[torch.Tensor], scales: Sequence[torch.Tensor]) ->
     if any(tensor.is_inference() for tensor in (*weights, *scales)):
         return "one was made in inference mode, where writes are not counted"
     spans = sorted(_span(tensor) for tensor in weights)
-    if any(later[0] < earlier[1] for earlier, later in zip(spans, spans[1:], strict=False)):
+    if any(later[0] < earlier[1] for earlier, later in pairwise(spans)):
         return "two are aliased: they overlap in memory"
     return ""
 
@@ -152,7 +161,7 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
 def merge(
     w: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scale: float, scales: Sequence[torch.Tensor]
 ) -> torch.Tensor:
-    """``W + scale * prod(scales) * A @ B`` ``[K, N]``: summed in fp64 and then rounded to the dtype of W, laid out as W."""
+    """``W + scale * prod(scales) * A @ B`` ``[K, N]``, laid out as W: summed in fp64 and then rounded to W's dtype."""
     factor = math.prod((each.double().reshape(()) for each in scales), start=scale)
     merged = torch.empty_like(w)
     rows = max(1, SLICE // w.shape[1])
@@ -165,11 +174,18 @@ def merge(
 def unmerged(x: torch.Tensor, bias: torch.Tensor | None, matrices: Sequence[torch.Tensor], factor: Any) -> torch.Tensor:
     """``X @ W + bias + factor * (X @ A) @ B``, one product after another, an fp32 adapter in fp32."""
     w, a, b = matrices
-    low = x.to(torch.promote_types(x.dtype, a.dtype)) @ a
-    return product(x, w, bias) + factor * (low.to(torch.promote_types(low.dtype, b.dtype)) @ b)
+    whole: torch.Tensor = product(x, w, bias) + factor * _widened(_widened(x, a), b)
+    return whole
+
+
+def _widened(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """``x @ w`` in the wider of their dtypes."""
+    dtype = torch.promote_types(x.dtype, w.dtype)
+    return x.to(dtype) @ w.to(dtype)
 
 
 def product(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """``x @ w``, with a bias of N elements added."""
     return x @ w if bias is None else torch.addmm(bias.reshape(-1), x, w)
 
 
@@ -197,11 +213,11 @@ def _shape(x: torch.Tensor, bias: Any, weights: Any, scales: Any, sizes: list[in
     return x.new_empty((x.shape[0], sizes[1]), dtype=rest[2])
 
 
-_library = torch.library.Library("fusioncc", "FRAGMENT")
-_library.define(
+_library = torch.library.Library("fusioncc", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library.define(  # type: ignore[no-untyped-call]
     "merged(Tensor x, Tensor? bias, Tensor[] weights, Tensor[] scales, int[] sizes, int[] strides, float scale, "
     "ScalarType dtype, int held_by) -> Tensor",
     tags=(torch.Tag.cudagraph_unsafe, torch.Tag.pt2_compliant_tag),
 )
-_library.impl("merged", _run, "CompositeExplicitAutograd")
+_library.impl("merged", _run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 torch.library.register_fake(NAME, _shape, lib=_library)
