@@ -2,7 +2,7 @@
 
 ``torch.compile`` gives a backend a graph and nothing about the call it came from. Every call makes one wrapper object
 around the backend, which is on the stack while the backend runs; plans are kept by that object, so that two models of
-one class stay apart. Dynamo may serve a second, equal call from the first one's code; then the plans of the equal
+one class stay apart, and so is what each merged. Dynamo may serve a second, equal call from the first one's code; then the plans of the equal
 wrapper with the same code are the answer.
 """
 
@@ -10,6 +10,7 @@ import sys
 import weakref
 from typing import Any
 
+from fusioncc.errors import CaptureError
 from fusioncc.plan import SCHEMA, Plan
 from fusioncc.runtime.merged import MergedWeights
 from fusioncc.runtime.plan_cache import PlanCache
@@ -70,14 +71,17 @@ NOT_KEPT = "the compiled graph came from Inductor's cache, and its plan is not i
 def current_record() -> Record:
     """The record of the ``torch.compile`` call now running; a fresh one outside of any."""
     wrapper = _wrapper_on_stack()
-    if wrapper is None:
-        return Record()
+    return Record() if wrapper is None else _record_of(wrapper)
+
+
+def _record_of(wrapper: Any) -> Record:
+    """The record of a call, made when there is none."""
     _records[:] = [record for record in _records if record.wrapper() is not None]
-    for record in _records:
-        if record.wrapper() is wrapper:
-            return record
-    _records.append(Record(wrapper))
-    return _records[-1]
+    found = next((record for record in _records if record.wrapper() is wrapper), None)
+    if found is None:
+        found = Record(wrapper)
+        _records.append(found)
+    return found
 
 
 def plan_of(compiled: Any) -> tuple[Plan, ...]:
@@ -91,10 +95,15 @@ def plan_of(compiled: Any) -> tuple[Plan, ...]:
 
 def merged_of(compiled: Any) -> MergedWeights:
     """What a compiled model or function holds under ``schedule="merged"``: ``merged_bytes``, ``refresh()``,
-    ``unmerge()``. Of something that is not compiled yet, or not merged, it holds nothing.
+    ``unmerge()``. Before the first call, or of a model that is not merged, it holds nothing.
+
+    Raises:
+        CaptureError: ``compiled`` is nothing that ``torch.compile`` or :func:`fusioncc.optimize` returned.
     """
-    records = _records_of(compiled)
-    return records[0].merged if records else MergedWeights()
+    wrapper = _wrapper_of(compiled)
+    if wrapper is None:
+        raise CaptureError(f"a {type(compiled).__name__} that was not compiled here holds no merged weights")
+    return next((record.merged for record in _records_of(compiled) if record.plans), _record_of(wrapper).merged)
 
 
 def _records_of(compiled: Any) -> list[Record]:

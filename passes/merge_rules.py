@@ -185,7 +185,9 @@ def unshared(facts: MergeFacts) -> Decision:
         reader = next((node for node in _readers(facts.holder(operand)) if node.name not in own), None)
         if reader is not None:
             return Rejected(
-                "unshared", operand.node, f"{operand.node} is shared: {reader.name} reads it too, and needs it unmerged"
+                "unshared",
+                operand.node,
+                f"{operand.node} is shared: {_described(reader)} it too, and needs it unmerged",
             )
     return Accepted("unshared")
 

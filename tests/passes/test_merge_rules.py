@@ -113,8 +113,8 @@ class Case:
 CASES = (
     Case("rounding_tier", lambda: facts_of(lora(plain), numerics="fp32"), "mm", "numerics='fp32' does not allow"),
     Case("single_adapter", _two_adapters, "mm", "2 adapters are added to it"),
-    Case("plain_branch", _biased, "mm_1", "a bias inside the adapter"),
-    Case("plain_branch", _saved, "mm_1", "the down product is read elsewhere"),
+    Case("plain_branch", _biased, "addmm", "a bias inside the adapter"),
+    Case("plain_branch", _saved, "mm", "the down product is read elsewhere"),
     Case("unquantised", _int8, "mul", "mul, computed from b_q, is quantised (int8)"),
     Case("checkable", _computed, "tanh", "tanh is computed in the graph"),
     Case("checkable", _computed_scale, "tanh", "tanh is computed in the graph", _scale),
