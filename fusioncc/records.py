@@ -1,8 +1,8 @@
-"""Plans of compiled models: which ``torch.compile`` call made which plans.
+"""Plans and merged weights of compiled models: which ``torch.compile`` call made which.
 
 ``torch.compile`` gives a backend a graph and nothing about the call it came from. Every call makes one wrapper object
 around the backend, which is on the stack while the backend runs; plans are kept by that object, so that two models of
-one class stay apart, and so is what each merged. Dynamo may serve a second, equal call from the first one's code; then the plans of the equal
+one class stay apart. Dynamo may serve a second, equal call from the first one's code; then the plans of the equal
 wrapper with the same code are the answer.
 """
 

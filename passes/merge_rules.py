@@ -184,10 +184,9 @@ def unshared(facts: MergeFacts) -> Decision:
     for operand in facts.matrices():
         reader = next((node for node in _readers(facts.holder(operand)) if node.name not in own), None)
         if reader is not None:
+            what = "what follows the graph (a backward, the caller)" if reader.op == "output" else reader.name
             return Rejected(
-                "unshared",
-                operand.node,
-                f"{operand.node} is shared: {_described(reader)} it too, and needs it unmerged",
+                "unshared", operand.node, f"{operand.node} is shared: {what} reads it too, and needs it unmerged"
             )
     return Accepted("unshared")
 

@@ -3,6 +3,7 @@
 import copy
 import gc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from fusioncc import FusionPass, Options
 from fusioncc.backend import fusioncc as backend
 from fusioncc.capture import capture
 from fusioncc.dump import write
-from fusioncc.errors import IllegalScheduleError, PlanError
+from fusioncc.errors import CaptureError, IllegalScheduleError, PlanError
 from fusioncc.runtime.merged import MergedWeights, merge
+from fusioncc.schedule import Schedule
 from fusioncc.seam import FusionWarning
 from tests.lora_models import WIDTH, Lora, close, kinds, rows
+from tests.plans import INLINE
 
 BYTES = WIDTH * WIDTH * 4
 MERGED: dict[str, Any] = {"schedule": "merged", "numerics": "relaxed", "on_error": "raise"}
@@ -166,10 +169,8 @@ def test_one_product_is_run_until_it_is_unmerged(rest: str) -> None:
     assert merged.merged_bytes == 0
     expected = model(rows())
     close(run(rows()), expected)
-    merged = fusioncc.merged_of(run)
-    exact = torch.addmm(
-        model.w.bias, rows(), merge(model.w.weight.t(), model.a.weight.t(), model.b.weight.t(), 1.5, ())
-    )
+    matrix = merge(model.w.weight.t(), model.a.weight.t(), model.b.weight.t(), 1.5, ())
+    exact = torch.addmm(model.w.bias, rows(), matrix)
     assert torch.equal(run(rows()), exact)
     merged.unmerge()
     assert merged.merged_bytes == 0
@@ -442,6 +443,26 @@ def test_exported_programs_merge_too() -> None:
     run = optimized(program)
     close(run(rows()), model(rows()))
     assert kinds(run) == [["merged"]]
+
+
+def test_only_what_was_compiled_holds_merged_weights() -> None:
+    with pytest.raises(CaptureError, match="a Lora that was not compiled here"):
+        fusioncc.merged_of(frozen())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"tier": "fp32"}, "merging is of the tier 'relaxed', not 'fp32'"),
+        ({"schedule": Schedule("merged", INLINE.pools)}, "gives pools to 'merged', which has none"),
+    ],
+    ids=["tier", "pools"],
+)
+def test_an_edited_plan_is_refused(change: dict[str, Any], words: str) -> None:
+    plan = fusioncc.plan(frozen(), (rows(),), schedule="merged", numerics="relaxed")
+    edited = replace(plan, groups=(replace(plan.groups[0], **change),))
+    with pytest.raises(PlanError, match=words):
+        FusionPass(Options(numerics="relaxed", on_error="raise"), edited)(capture(frozen(), (rows(),)).graph)
 
 
 def test_a_plan_says_what_is_held_is_read_back_and_applied(tmp_path: Path) -> None:
