@@ -103,9 +103,10 @@ def _candidates(group: Group, setting: Setting, unmerged: tuple[Rejected, ...]) 
     refusals = {kind: refusal for kind in SCHEDULES if refusal and kind not in WITHOUT_KERNEL}
     if unmerged:
         refusals["merged"] = f"{unmerged[0].rule}: {unmerged[0].reason}"
-    return tuple(
+    judged = (
         replace(each, legal=False, reason=refusals[each.kind]) if each.kind in refusals else each for each in ranked
     )
+    return tuple(sorted(judged, key=lambda each: not each.legal))
 
 
 def _blanket_refusal(setting: Setting) -> str:
