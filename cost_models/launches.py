@@ -19,11 +19,12 @@ Unit = Literal["bf16", "tf32", "fp32"]
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor as memory traffic sees it. Weights outlive the group; the other kinds die at their last use."""
+    """A tensor as memory traffic sees it. Weights outlive the group, and so does what is ``held`` beside them (a merged
+    copy); the other kinds die at their last use."""
 
     name: str
     bytes: int
-    kind: Literal["input", "weight", "intermediate", "output"]
+    kind: Literal["input", "weight", "held", "intermediate", "output"]
 
 
 @dataclass(frozen=True)
@@ -373,6 +374,29 @@ def _up_tiles(
     return replace(launch, reads=(_fp32_product(group, main, k_split), *reads), k=0)
 
 
+def _merged(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
+    """One vendor GEMM for each main member; those with a branch read a merged weight in the place of theirs."""
+    made: list[Launch] = []
+    for main in group.mains:
+        member, result = group.members[main], _result(group, main)
+        if not group.branches_of(main):
+            made += _library_main(group, main, {})
+            continue
+        plain = group.output_of(main).dtype == member.dtype
+        product = result if plain else _product(main, member, "intermediate")
+        *_, gemm = _vendor(group, main, _x(group), product)
+        copy = Tensor(f"merged{main}", merged_bytes(group, main), "held")
+        made.append(replace(gemm, reads=(_x(group), copy, *_operands(f"b{main}", member.bias))))
+        made += [] if plain else [Launch("pointwise", (product,), (result,))]
+    return tuple(made)
+
+
+def merged_bytes(group: Group, main: int) -> int:
+    """Bytes of ``W + s * A @ B`` for a main member, in the dtype of W."""
+    member = group.members[main]
+    return member.k * member.n * DTYPE_BYTES[member.weight.dtype]
+
+
 BUILDERS: dict[str, Callable[[Group, Schedule, str], tuple[Launch, ...]]] = {
     "library": _library,
     "streams": _streams,
@@ -381,4 +405,5 @@ BUILDERS: dict[str, Callable[[Group, Schedule, str], tuple[Launch, ...]]] = {
     "split": _emitted,
     "inline": _emitted,
     "two_pool": _two_pool,
+    "merged": _merged,
 }

@@ -8,7 +8,8 @@ from fusioncc.schedule import Footprint, Schedule
 
 
 def peak_bytes(sequence: Sequence[Launch], keep_inputs: bool = False) -> int:
-    """Largest sum of live tensors during any launch. Weights are not counted: they live before, during and after.
+    """Largest sum of live tensors during any launch. Weights are not counted: they live before, during and after, and
+    without fusioncc too. What a schedule holds beside them is counted in every launch.
 
     An input dies at its last use (``keep_inputs``: the caller still holds it); an intermediate lives from the launch
     that writes it to the last that reads it; an output from its launch on.
@@ -20,10 +21,10 @@ def peak_bytes(sequence: Sequence[Launch], keep_inputs: bool = False) -> int:
         for tensor in (*launch.reads, *launch.writes):
             if tensor.kind != "weight":
                 tensors[tensor.name] = tensor
-                first.setdefault(tensor.name, 0 if tensor.kind == "input" else index)
+                first.setdefault(tensor.name, 0 if tensor.kind in ("input", "held") else index)
                 last[tensor.name] = index
     final = len(sequence) - 1
-    held = {t.name for t in tensors.values() if t.kind == "output" or (keep_inputs and t.kind == "input")}
+    held = {t.name for t in tensors.values() if t.kind in ("held", "output") or (keep_inputs and t.kind == "input")}
     return max(
         (
             sum(

@@ -68,7 +68,7 @@ def traffic(launch: Launch, warm: frozenset[str], device: Device, block_m: int, 
     for tensor in launch.reads:
         if tensor.name in warm:
             warmed += tensor.bytes
-        elif tensor.kind == "weight" and launch.m and launch.body != "down":
+        elif tensor.kind in ("weight", "held") and launch.m and launch.body != "down":
             read += tensor.bytes * sweeps(launch.m, block_m, group_m, tensor.bytes // launch.batch, device)
         else:
             read += tensor.bytes

@@ -11,14 +11,14 @@ from fusioncc.errors import FusionError
 from fusioncc.plan import Plan
 
 if TYPE_CHECKING:
-    from fusioncc.api import optimize, plan_of
+    from fusioncc.api import merged_of, optimize, plan_of
     from fusioncc.api import plan as plan
     from fusioncc.fusion_pass import FusionPass
 
 __version__ = "0.1.0"
-__all__ = ["FusionError", "FusionPass", "Options", "Plan", "__version__", "optimize", "plan", "plan_of"]
+__all__ = ["FusionError", "FusionPass", "Options", "Plan", "__version__", "merged_of", "optimize", "plan", "plan_of"]
 
-_LAZY = {"FusionPass": "fusion_pass", "optimize": "api", "plan": "api", "plan_of": "api"}
+_LAZY = {"FusionPass": "fusion_pass", "merged_of": "api", "optimize": "api", "plan": "api", "plan_of": "api"}
 
 # The import above bound the submodule to this name; the function of that name is the public one.
 globals().pop("plan")

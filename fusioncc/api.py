@@ -20,11 +20,11 @@ from fusioncc.device import get_device
 from fusioncc.errors import CaptureError, PlanError
 from fusioncc.passes.insert_kernels import insert_kernels
 from fusioncc.passes.plan_groups import Setting
-from fusioncc.pipeline import draft
+from fusioncc.pipeline import draft, merged_groups
 from fusioncc.plan import Plan
-from fusioncc.records import plan_of
+from fusioncc.records import merged_of, plan_of
 
-__all__ = ["Planned", "dump_data", "optimize", "plan", "plan_of"]
+__all__ = ["Planned", "dump_data", "merged_of", "optimize", "plan", "plan_of"]
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def dump_data(
         for planned in drafted.plan.groups
         if planned.name in drafted.modules
     ]
-    insert_kernels(captured.graph, groups, "call")
+    insert_kernels(captured.graph, groups, "call", merged_groups(drafted.plan.groups))
     modules = {module.name: module for module in drafted.modules.values()}
     return Planned(drafted.plan, before, readable(captured), tuple(modules.values()))
 

@@ -5,6 +5,7 @@ When anything of ours fails, the same rest runs the original graph.
 """
 
 import copy
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +21,9 @@ from fusioncc.decision import accepted_with
 from fusioncc.errors import OptionError
 from fusioncc.fusion_pass import FusionPass
 from fusioncc.plan import Plan
-from fusioncc.records import PlanLog, current_plans
+from fusioncc.records import PlanLog, current_record
 from fusioncc.runtime.executor import profile, runnable
+from fusioncc.runtime.merged import MergedWeights
 from fusioncc.runtime.plan_cache import PlanCache
 from fusioncc.runtime.scratch import with_descriptors
 from fusioncc.seam import attempt
@@ -65,8 +67,10 @@ def fusioncc(
     interpreted = accepted_with(runnable(device), "interpreter")
     rest = _eager_rest if interpreted or chosen.rest == "eager" else _inductor_rest
     patches = _inductor_patches(chosen, mode)
-    log = PlanLog(current_plans(), profile(device, chosen.device).name)
-    fusion = FusionPass(chosen, request.plan, "call" if rest is _eager_rest else "visible", record=log.add)
+    record = current_record()
+    log = PlanLog(record.plans, profile(device, chosen.device).name)
+    form = "call" if rest is _eager_rest else "visible"
+    fusion = FusionPass(chosen, request.plan, form, record=log.add, merged=record.merged)
     work = fx.GraphModule(gm, copy.deepcopy(gm.graph))
     work.meta.update(gm.meta)
 
@@ -84,7 +88,20 @@ def fusioncc(
     for node in work.graph.nodes:
         # Dynamo drops these weak references from its own graph; while one lives, swap_tensors refuses the weight.
         node.meta.pop("grapharg", None)
-    return compiled
+    return _holding(record.merged, compiled) if any(map(_is_merged, fusion.plans)) else compiled
+
+
+def _is_merged(plan: Plan) -> bool:
+    return any(group.schedule.kind == "merged" for group in plan.groups)
+
+
+def _holding(merged: MergedWeights, compiled: Compiled) -> Compiled:
+    """``compiled``, which keeps alive the merged weights that its graph reads."""
+
+    def run(_: MergedWeights, *args: Any) -> Any:
+        return compiled(*args)
+
+    return functools.update_wrapper(functools.partial(run, merged), compiled)
 
 
 def registered() -> str:

@@ -20,6 +20,7 @@ from fusioncc.passes.plan_groups import Setting
 from fusioncc.pipeline import rewrite
 from fusioncc.plan import SCHEMA, Plan
 from fusioncc.runtime.executor import profile, runnable
+from fusioncc.runtime.merged import MergedWeights
 from fusioncc.seam import attempt
 
 
@@ -33,6 +34,8 @@ class FusionPass(CustomGraphPass):
             ``visible``, but ``call`` under Triton's interpreter, whose own bf16 arithmetic is wrong.
         then: a pass that runs behind this one (Inductor before 2.12 takes only one).
         record: is given every plan.
+        merged: holds what ``schedule="merged"`` merges; None: one of its own. Keep it, or keep the pass: a graph whose
+            merged weights are gone runs unmerged.
 
     The graph's nodes carry ``meta["val"]``, as after AOTAutograd. Fits Inductor's ``post_grad_custom_pre_pass``.
     ``plans`` holds one plan for each graph seen.
@@ -45,12 +48,14 @@ class FusionPass(CustomGraphPass):
         form: str | None = None,
         then: Callable[[fx.Graph], None] | None = None,
         record: Callable[[Plan], None] | None = None,
+        merged: MergedWeights | None = None,
     ) -> None:
         self.options = options or Options()
         self.given = plan
         self.form = form
         self.then = then
         self.plans: list[Plan] = []
+        self.merged = merged or MergedWeights()
         self._record = record or (lambda plan: None)
 
     def __call__(self, graph: fx.Graph) -> None:
@@ -71,11 +76,16 @@ class FusionPass(CustomGraphPass):
         decision = runnable(device)
         form = self.form or ("call" if accepted_with(decision, "interpreter") else "visible")
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            return rewrite(graph, Setting(self.options, chosen, decision, self.given), form)
+            return rewrite(graph, Setting(self.options, chosen, decision, self.given), form, self.merged.key)
 
     def uuid(self) -> Any:
-        """Everything the rewritten graph depends on besides the graph; part of Inductor's cache keys."""
+        """Everything the rewritten graph depends on besides the graph; part of Inductor's cache keys. None, which
+        forbids caching, where weights are merged: the graph names what holds them in this process."""
         import triton
+
+        given_kinds = {group.schedule.kind for group in self.given.groups} if self.given is not None else set()
+        if "merged" in {self.options.schedule, *given_kinds}:
+            return None
 
         behind = None
         if self.then is not None:

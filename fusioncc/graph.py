@@ -248,6 +248,24 @@ def rows_may_be_padded(node: fx.Node) -> bool:
     return any(is_static(s) and s > least and int(s) * value.element_size() % alignment for s in value.stride())
 
 
+def trainable_inputs(graph: fx.Graph) -> frozenset[fx.Node]:
+    """Inputs and attributes that require a gradient.
+
+    AOTAutograd takes the mark off the graph and records it beside; where that record does not fit the graph one by one,
+    one trainable input makes all of them so.
+    """
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    held = [*inputs, *(node for node in graph.nodes if node.op == "get_attr")]
+    marked = {node for node in held if (value := tensor(node)) is not None and value.requires_grad}
+    context = torch._guards.TracingContext.try_get()
+    if context is None or context.fw_metadata is None:
+        return frozenset(marked)
+    recorded = [info.requires_grad for info in context.fw_metadata.input_info]
+    if len(recorded) != len(inputs):
+        return frozenset(inputs if any(recorded) else marked)
+    return frozenset(marked.union(node for node, trainable in zip(inputs, recorded, strict=True) if trainable))
+
+
 def is_mutation(node: fx.Node) -> bool:
     """Whether a node writes to one of its arguments."""
     target = node.target

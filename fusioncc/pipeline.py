@@ -8,8 +8,10 @@ from torch import fx
 
 from fusioncc.codegen.launch import EmittedModule
 from fusioncc.config import Options
+from fusioncc.cost_models.launches import merged_bytes
 from fusioncc.decision import Rejected
 from fusioncc.errors import PlanError
+from fusioncc.group import Group
 from fusioncc.passes.build_groups import build_groups
 from fusioncc.passes.canonicalize import canonicalize
 from fusioncc.passes.emit_groups import emit_groups
@@ -17,6 +19,7 @@ from fusioncc.passes.find_branches import find_branches
 from fusioncc.passes.find_groups import Found, find_groups
 from fusioncc.passes.find_regions import find_regions
 from fusioncc.passes.insert_kernels import insert_kernels, insertion_of
+from fusioncc.passes.merge_rules import Weights, check_merge
 from fusioncc.passes.plan_groups import Setting, plan_groups
 from fusioncc.plan import SCHEMA, GroupPlan, Plan
 
@@ -53,25 +56,35 @@ def draft(graph: fx.Graph, setting: Setting) -> Drafted:
         raise PlanError(
             f"the plan was made for another graph (fingerprint {setting.given.fingerprint}, this graph has {mark})"
         )
-    planned, unmet = plan_groups(found.groups, setting)
+    weights = Weights(graph)
+    unmergeable = {group.name: check_merge(group, weights, setting.options.numerics) for group in found.groups}
+    planned, unmet = plan_groups(found.groups, setting, unmergeable)
     emitted = emit_groups(planned, setting.options.on_error)
     rejections = found.rejections + unmet + emitted.rejections
     notes = _notes(emitted.groups, setting)
     return Drafted(Plan(SCHEMA, setting.device.name, mark, emitted.groups, rejections, notes), emitted.modules)
 
 
-def rewrite(graph: fx.Graph, setting: Setting, form: str) -> Plan:
-    """Plan a graph, build its kernels and insert them; returns the plan as carried out.
+def rewrite(graph: fx.Graph, setting: Setting, form: str, held_by: int = 0) -> Plan:
+    """Plan a graph, build its kernels and insert them; returns the plan as carried out. ``held_by`` is the key of the
+    :class:`~fusioncc.runtime.merged.MergedWeights` that will hold what is merged.
 
     A group whose kernel does not build keeps its original nodes: the plan says so, and one warning names group and
     cause (under ``on_error="raise"`` the error is raised).
     """
     drafted = draft(graph, setting)
     built = build_groups(drafted.plan.groups, drafted.modules, setting)
-    insert_kernels(graph, [(ready.planned.group, ready.emitted, ready.module) for ready in built.ready], form)
-    inserted = {ready.planned.name: insertion_of(ready.emitted, form) for ready in built.ready}
-    groups = tuple(replace(group, insertion=inserted.get(group.name, "")) for group in built.groups)
+    ready = [(each.planned.group, each.emitted, each.module) for each in built.ready]
+    insert_kernels(graph, ready, form, merged_groups(built.groups), held_by)
+    insertion = {each.planned.name: insertion_of(each.emitted, form) for each in built.ready}
+    insertion |= {group.name: "call" for group in built.groups if group.schedule.kind == "merged"}
+    groups = tuple(replace(group, insertion=insertion.get(group.name, "")) for group in built.groups)
     return replace(drafted.plan, groups=groups, rejections=drafted.plan.rejections + built.rejections)
+
+
+def merged_groups(groups: tuple[GroupPlan, ...]) -> list[Group]:
+    """The groups that are planned to run merged."""
+    return [planned.group for planned in groups if planned.schedule.kind == "merged"]
 
 
 def fingerprint(found: Found) -> str:
@@ -84,4 +97,9 @@ def _notes(groups: tuple[GroupPlan, ...], setting: Setting) -> tuple[str, ...]:
     notes = []
     if isinstance(setting.runnable, Rejected):
         notes.append(f"{setting.runnable.reason}; {setting.runnable.hint}".rstrip("; "))
+    for group in merged_groups(groups):
+        held = sum(merged_bytes(group, main) for main in group.mains if group.branches_of(main))
+        notes.append(
+            f"{group.name}: merged weights hold {held} bytes beside the weights; a write through .data needs refresh()"
+        )
     return tuple(notes)

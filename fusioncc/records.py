@@ -1,4 +1,4 @@
-"""Plans of compiled models: which ``torch.compile`` call made which plans.
+"""Plans and merged weights of compiled models: which ``torch.compile`` call made which.
 
 ``torch.compile`` gives a backend a graph and nothing about the call it came from. Every call makes one wrapper object
 around the backend, which is on the stack while the backend runs; plans are kept by that object, so that two models of
@@ -10,19 +10,22 @@ import sys
 import weakref
 from typing import Any
 
+from fusioncc.errors import CaptureError
 from fusioncc.plan import SCHEMA, Plan
+from fusioncc.runtime.merged import MergedWeights
 from fusioncc.runtime.plan_cache import PlanCache
 
 
-class _Record:
-    """Plans of one ``torch.compile`` call."""
+class Record:
+    """Plans and merged weights of one ``torch.compile`` call."""
 
-    def __init__(self, wrapper: Any) -> None:
-        self.wrapper = weakref.ref(wrapper)
+    def __init__(self, wrapper: Any = None) -> None:
+        self.wrapper = weakref.ref(wrapper) if wrapper is not None else lambda: None
         self.plans: list[Plan] = []
+        self.merged = MergedWeights()
 
 
-_records: list[_Record] = []
+_records: list[Record] = []
 
 
 class PlanLog:
@@ -65,17 +68,20 @@ class PlanLog:
 NOT_KEPT = "the compiled graph came from Inductor's cache, and its plan is not in the cache folder"
 
 
-def current_plans() -> list[Plan]:
-    """The list to which plans of the ``torch.compile`` call now running belong; a fresh one outside of any."""
+def current_record() -> Record:
+    """The record of the ``torch.compile`` call now running; a fresh one outside of any."""
     wrapper = _wrapper_on_stack()
-    if wrapper is None:
-        return []
+    return Record() if wrapper is None else _record_of(wrapper)
+
+
+def _record_of(wrapper: Any) -> Record:
+    """The record of a call, made when there is none."""
     _records[:] = [record for record in _records if record.wrapper() is not None]
-    for record in _records:
-        if record.wrapper() is wrapper:
-            return record.plans
-    _records.append(_Record(wrapper))
-    return _records[-1].plans
+    found = next((record for record in _records if record.wrapper() is wrapper), None)
+    if found is None:
+        found = Record(wrapper)
+        _records.append(found)
+    return found
 
 
 def plan_of(compiled: Any) -> tuple[Plan, ...]:
@@ -84,13 +90,29 @@ def plan_of(compiled: Any) -> tuple[Plan, ...]:
     One for each graph that was compiled so far: graph breaks, recompiles and fallbacks each have their own, in order of
     compilation. Empty before the first call.
     """
+    return tuple(plan for record in _records_of(compiled) for plan in record.plans)
+
+
+def merged_of(compiled: Any) -> MergedWeights:
+    """What a compiled model or function holds under ``schedule="merged"``: ``merged_bytes``, ``refresh()``,
+    ``unmerge()``. Before the first call, or of a model that is not merged, it holds nothing.
+
+    Raises:
+        CaptureError: ``compiled`` is nothing that ``torch.compile`` or :func:`fusioncc.optimize` returned.
+    """
     wrapper = _wrapper_of(compiled)
     if wrapper is None:
-        return ()
-    own = [plan for record in _records if record.wrapper() is wrapper for plan in record.plans]
-    if own:
-        return tuple(own)
-    return tuple(plan for record in _records if record.wrapper() == wrapper for plan in record.plans)
+        raise CaptureError(f"a {type(compiled).__name__} that was not compiled here holds no merged weights")
+    return next((record.merged for record in _records_of(compiled) if record.plans), _record_of(wrapper).merged)
+
+
+def _records_of(compiled: Any) -> list[Record]:
+    """The record of the call that made ``compiled``, or else of the equal calls from whose code it is served."""
+    wrapper = _wrapper_of(compiled)
+    if wrapper is None:
+        return []
+    own = [record for record in _records if record.wrapper() is wrapper and record.plans]
+    return own or [record for record in _records if record.wrapper() == wrapper]
 
 
 def _wrapper_on_stack() -> Any:

@@ -8,7 +8,7 @@ that defines the emitted code. ``SCHEDULES`` lists the kinds that exist; a new k
 from dataclasses import dataclass
 from typing import Literal
 
-SCHEDULES = ("library", "streams", "concat", "horizontal", "split", "inline", "two_pool")
+SCHEDULES = ("library", "streams", "concat", "horizontal", "split", "inline", "two_pool", "merged")
 Ordering = Literal["grouped"]
 
 

@@ -8,7 +8,7 @@ from fusioncc.codegen import emit
 from fusioncc.codegen.launch import EmittedModule
 from fusioncc.decision import Rejected
 from fusioncc.errors import EmissionError
-from fusioncc.passes.plan_groups import as_library
+from fusioncc.passes.plan_groups import WITHOUT_KERNEL, as_library
 from fusioncc.plan import GroupPlan
 from fusioncc.seam import translated, warn
 
@@ -32,7 +32,7 @@ def emit_groups(groups: tuple[GroupPlan, ...], on_error: str) -> Emitted:
     modules: dict[str, EmittedModule] = {}
     done, rejections = [], []
     for planned in groups:
-        if planned.schedule.kind == "library":
+        if planned.schedule.kind in WITHOUT_KERNEL:
             done.append(planned)
             continue
         key = (planned.group.signature(), planned.schedule, planned.tier, planned.why)

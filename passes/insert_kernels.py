@@ -8,43 +8,24 @@ are made first, then uses are replaced; old nodes are erased last, so that a fai
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
-import torch
 from torch import fx
 
 from fusioncc.codegen.launch import Arg, Buffer, EmittedModule, KernelLaunch, M
 from fusioncc.errors import FusionError
 from fusioncc.graph import TORCH_DTYPES, aten, is_mutation, is_static, tensor
 from fusioncc.group import Group, Operand
+from fusioncc.passes.insert_merged import insert_merged
+from fusioncc.passes.insertion import Insertion, as_matrix, shaped_like
 from fusioncc.runtime.build import tuned
 from fusioncc.runtime.interpreter import launcher
 from fusioncc.runtime.opaque import OPAQUE
 from fusioncc.seam import translated
-
-
-@dataclass
-class _Insertion:
-    """New nodes of one group, and which old nodes they replace."""
-
-    graph: fx.Graph
-    by_name: dict[str, fx.Node]
-    new: list[fx.Node] = field(default_factory=list)
-    replaced: list[tuple[fx.Node, fx.Node]] = field(default_factory=list)
-
-    def call(
-        self, target: Callable[..., Any], args: tuple[Any, ...], value: Any, name: str | None = None, **kwargs: Any
-    ) -> fx.Node:
-        """A node with its fake value."""
-        node = self.graph.create_node("call_function", target, args, kwargs, name=name)
-        node.meta["val"] = value
-        self.new.append(node)
-        return node
 
 
 def insertion_of(emitted: EmittedModule, form: str) -> str:
@@ -52,26 +33,38 @@ def insertion_of(emitted: EmittedModule, form: str) -> str:
     return "opaque" if emitted.forks and form == "visible" else form
 
 
-def insert_kernels(graph: fx.Graph, groups: list[tuple[Group, EmittedModule, ModuleType]], form: str) -> None:
+def insert_kernels(
+    graph: fx.Graph,
+    groups: list[tuple[Group, EmittedModule, ModuleType]],
+    form: str,
+    merged: Sequence[Group] = (),
+    held_by: int = 0,
+) -> None:
     """Replace the regions of ``groups`` in ``graph``, all or none, each as :func:`insertion_of` says; ``form`` is
-    ``visible`` or ``call``.
+    ``visible`` or ``call``. Those of ``merged`` become calls in either form, to the merged weights with the key
+    ``held_by``.
 
     Raises:
         FusionError: a kernel cannot be inserted (the group is named), or the result is no sound graph. The graph is as
             it was.
     """
     by_name = {node.name: node for node in graph.nodes}
-    insertions = [_Insertion(graph, by_name) for _ in groups]
+    insertions: list[Insertion] = []
     with ExitStack() as undo:
         undo.callback(_erase_new, insertions)
-        for insertion, (group, emitted, module) in zip(insertions, groups, strict=True):
-            action = functools.partial(_insert, insertion, group, emitted, module, form)
+        for group, emitted, module in groups:
+            insertions.append(Insertion(graph, by_name))
+            action = functools.partial(_insert, insertions[-1], group, emitted, module, form)
             translated(f"inserting the kernel of {group.name} failed", action, FusionError)
+        for group in merged:
+            insertions.append(Insertion(graph, by_name))
+            action = functools.partial(insert_merged, insertions[-1], group, held_by)
+            translated(f"inserting the merged product of {group.name} failed", action, FusionError)
         replaced = [pair for insertion in insertions for pair in insertion.replaced]
         undo.callback(_put_back, list(graph.nodes), _arguments([user for old, _ in replaced for user in old.users]))
         for old, new in replaced:
             old.replace_all_uses_with(new)
-        names = ", ".join(group.name for group, _, _ in groups)
+        names = ", ".join(group.name for group in (*(group for group, _, _ in groups), *merged))
         translated(f"the graph with the kernels of {names} is not sound", lambda: _make_sound(graph), FusionError)
         undo.pop_all()
     _erase_unused([old for old, _ in replaced])
@@ -100,7 +93,7 @@ def _put_back(order: list[fx.Node], arguments: _Arguments) -> None:
         user.args, user.kwargs = args, kwargs
 
 
-def _erase_new(insertions: list[_Insertion]) -> None:
+def _erase_new(insertions: list[Insertion]) -> None:
     """Take back every new node."""
     for node in reversed([node for insertion in insertions for node in insertion.new]):
         node.graph.erase_node(node)
@@ -128,77 +121,29 @@ def _place(graph: fx.Graph, by_name: dict[str, fx.Node], group: Group, emitted: 
     return first if order[last] < order[first] else last.next
 
 
-def _insert(insertion: _Insertion, group: Group, emitted: EmittedModule, module: ModuleType, form: str) -> None:
+def _insert(insertion: Insertion, group: Group, emitted: EmittedModule, module: ModuleType, form: str) -> None:
     graph, by_name = insertion.graph, insertion.by_name
     following = _place(graph, by_name, group, emitted)
     with graph.inserting_before(following):
-        lhs = _as_matrix(insertion, by_name[group.lhs.node], group.k)
+        lhs = as_matrix(insertion, by_name[group.lhs.node], group.k)
         made = _FORMS[insertion_of(emitted, form)](insertion, group, emitted, module, lhs)
         for buffer in emitted.buffers:
             if not buffer.kept:
                 continue
             member = group.members[buffer.member]
             name = group.output_of(buffer.member).node if buffer.role == "output" else member.node
-            insertion.replaced.append((by_name[name], _shaped_like(insertion, made[buffer.name], by_name[name])))
-
-
-def _as_matrix(insertion: _Insertion, lhs: fx.Node, k: int) -> fx.Node:
-    """X as ``[M, K]``: the node itself, or a view of a contiguous tensor with more dimensions."""
-    value = tensor(lhs)
-    assert value is not None
-    if value.dim() == 2:
-        return lhs
-    flat = value.reshape(-1, k)
-    return insertion.call(aten.reshape.default, (lhs, [-1, k]), flat)
-
-
-def _shaped_like(insertion: _Insertion, made: fx.Node, old: fx.Node) -> fx.Node:
-    """The kernel's matrix in the shape of the node it replaces (any view of its elements, symbolic or not)."""
-    value, wanted = tensor(made), tensor(old)
-    assert value is not None and wanted is not None
-    made.meta.update({key: old.meta[key] for key in ("nn_module_stack", "stack_trace") if key in old.meta})
-    if wanted.dim() == 2 and is_static(wanted.shape[1]) and wanted.shape[1] == value.shape[1]:
-        return made
-    shape = _sizes_of(insertion, old)
-    return insertion.call(aten.reshape.default, (made, shape), value.reshape(wanted.shape))
-
-
-def _sizes_of(insertion: _Insertion, old: fx.Node) -> list[Any]:
-    """Sizes of a node as numbers and at most one -1; more symbolic sizes are taken from the view the node came from."""
-    wanted = tensor(old)
-    assert wanted is not None
-    symbolic = [d for d, size in enumerate(wanted.shape) if not is_static(size)]
-    if len(symbolic) <= 1:
-        return [-1 if d in symbolic else int(size) for d, size in enumerate(wanted.shape)]
-    return [_size_node(insertion, size, old) if d in symbolic else int(size) for d, size in enumerate(wanted.shape)]
-
-
-def _size_node(insertion: _Insertion, size: Any, near: fx.Node) -> fx.Node:
-    """A node that holds a symbolic size: one that is in the graph already."""
-    node: fx.Node
-    for node in insertion.graph.nodes:
-        value = node.meta.get("val")
-        if isinstance(value, torch.SymInt) and value.node.expr == size.node.expr:
-            return node
-        if node is near:
-            break
-    for node in insertion.graph.nodes:
-        value = tensor(node) if node.op == "placeholder" else None
-        for dim, other in enumerate(value.shape if value is not None else ()):
-            if isinstance(other, torch.SymInt) and other.node.expr == size.node.expr:
-                return insertion.call(aten.sym_size.int, (node, dim), other)
-    raise LookupError(f"no node holds the size {size}")
+            insertion.replaced.append((by_name[name], shaped_like(insertion, made[buffer.name], by_name[name])))
 
 
 def _called(
-    insertion: _Insertion, group: Group, emitted: EmittedModule, module: ModuleType, lhs: fx.Node
+    insertion: Insertion, group: Group, emitted: EmittedModule, module: ModuleType, lhs: fx.Node
 ) -> dict[str, fx.Node]:
     operands = _operands(insertion, group, emitted, lhs)
     return _results(insertion, emitted, lhs, launcher(module), operands)
 
 
 def _opaque(
-    insertion: _Insertion, group: Group, emitted: EmittedModule, module: ModuleType, lhs: fx.Node
+    insertion: Insertion, group: Group, emitted: EmittedModule, module: ModuleType, lhs: fx.Node
 ) -> dict[str, fx.Node]:
     operands = list(_operands(insertion, group, emitted, lhs))
     columns = [buffer.shape[1] for buffer in emitted.buffers if buffer.kept]
@@ -206,7 +151,7 @@ def _opaque(
     return _results(insertion, emitted, lhs, OPAQUE, (operands, columns, dtypes, emitted.name, emitted.source))
 
 
-def _operands(insertion: _Insertion, group: Group, emitted: EmittedModule, lhs: fx.Node) -> tuple[fx.Node, ...]:
+def _operands(insertion: Insertion, group: Group, emitted: EmittedModule, lhs: fx.Node) -> tuple[fx.Node, ...]:
     """The tensors that the module's ``launch`` takes."""
     return tuple(
         lhs if operand == group.lhs else _as_operand(insertion, insertion.by_name[operand.node], operand)
@@ -215,7 +160,7 @@ def _operands(insertion: _Insertion, group: Group, emitted: EmittedModule, lhs: 
 
 
 def _results(
-    insertion: _Insertion, emitted: EmittedModule, lhs: fx.Node, target: Callable[..., Any], args: tuple[Any, ...]
+    insertion: Insertion, emitted: EmittedModule, lhs: fx.Node, target: Callable[..., Any], args: tuple[Any, ...]
 ) -> dict[str, fx.Node]:
     """One call of ``target``, and each of the buffers that it returns."""
     x = tensor(lhs)
@@ -226,7 +171,7 @@ def _results(
     return {buffer.name: insertion.call(operator.getitem, (result, at), values[at]) for at, buffer in enumerate(kept)}
 
 
-def _as_operand(insertion: _Insertion, node: fx.Node, operand: Operand) -> fx.Node:
+def _as_operand(insertion: Insertion, node: fx.Node, operand: Operand) -> fx.Node:
     """The tensor as the module's ``launch`` takes it: weights ``[K, N]``, whatever their memory layout."""
     value = tensor(node)
     assert value is not None
@@ -245,7 +190,7 @@ def _shape(buffer: Buffer, rows: Any) -> list[Any]:
 
 
 def _visible(
-    insertion: _Insertion, group: Group, emitted: EmittedModule, module: ModuleType, lhs: fx.Node
+    insertion: Insertion, group: Group, emitted: EmittedModule, module: ModuleType, lhs: fx.Node
 ) -> dict[str, fx.Node]:
     x = tensor(lhs)
     assert x is not None
@@ -271,7 +216,7 @@ _FORMS = {"visible": _visible, "opaque": _opaque, "call": _called}
 
 
 def _launch_node(
-    insertion: _Insertion,
+    insertion: Insertion,
     group: Group,
     launch: KernelLaunch,
     module: ModuleType,
@@ -310,7 +255,7 @@ def _launch_node(
         written.add(buffer)
 
 
-def _programs(insertion: _Insertion, launch: KernelLaunch, rows: Any, rows_node: Any) -> Any:
+def _programs(insertion: Insertion, launch: KernelLaunch, rows: Any, rows_node: Any) -> Any:
     """Programs as a number, or as nodes when M is symbolic (persistent programs without a tile just end)."""
     if isinstance(rows_node, int):
         return launch.programs(rows_node)
@@ -325,7 +270,7 @@ def _programs(insertion: _Insertion, launch: KernelLaunch, rows: Any, rows_node:
     return first
 
 
-def _tiles(insertion: _Insertion, height: int, count: int, rows: Any, rows_node: fx.Node) -> fx.Node:
+def _tiles(insertion: Insertion, height: int, count: int, rows: Any, rows_node: fx.Node) -> fx.Node:
     """Nodes that count the tiles for a symbolic M: ``count`` for each ``height`` rows."""
     padded = insertion.call(operator.add, (rows_node, height - 1), rows + height - 1)
     row_blocks = insertion.call(operator.floordiv, (padded, height), (rows + height - 1) // height)

@@ -4,6 +4,7 @@ What was found becomes what will run: a :class:`~fusioncc.plan.GroupPlan` for ea
 candidate with the lowest predicted time, a schedule forced by name, or the schedule of a plan made elsewhere.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
@@ -20,6 +21,8 @@ from fusioncc.schedule import SCHEDULES, Candidate, Schedule
 from fusioncc.seam import translated
 
 LIBRARY = Schedule("library")
+WITHOUT_KERNEL = ("library", "merged")
+"""Kinds that run on the vendor's kernels alone: nothing is emitted for them."""
 TIERS = ("eager", "fp32", "relaxed")
 """Rounding tiers, strictest first."""
 
@@ -34,8 +37,16 @@ class Setting:
     given: Plan | None = None
 
 
-def plan_groups(groups: tuple[Group, ...], setting: Setting) -> tuple[tuple[GroupPlan, ...], tuple[Rejected, ...]]:
+Unmergeable = Mapping[str, tuple[Rejected, ...]]
+"""By group name, why its main products cannot be merged."""
+
+
+def plan_groups(
+    groups: tuple[Group, ...], setting: Setting, unmergeable: Unmergeable | None = None
+) -> tuple[tuple[GroupPlan, ...], tuple[Rejected, ...]]:
     """A decision for every group, and a rejection for every wish that could not be met.
+
+    Without ``unmergeable`` nothing is known of the weights, and nothing is merged.
 
     Raises:
         IllegalScheduleError: a forced schedule is illegal and ``on_error="raise"``.
@@ -47,16 +58,22 @@ def plan_groups(groups: tuple[Group, ...], setting: Setting) -> tuple[tuple[Grou
         raise PlanError("the groups of the plan are not those of this graph, in this order")
     planned, rejections = [], []
     for position, group in enumerate(groups):
-        action = partial(_plan, group, position, setting)
+        unknown = Rejected("checkable", group.name, "nothing is known of the graph that holds the weights")
+        unmerged = (unknown,) if unmergeable is None else unmergeable.get(group.name, ())
+        action = partial(_plan, group, position, setting, unmerged)
         decided, refused = translated(f"planning {group.name} failed", action, FusionError)
         planned.append(decided)
         rejections += refused
     return tuple(planned), tuple(rejections)
 
 
-def _plan(group: Group, position: int, setting: Setting) -> tuple[GroupPlan, list[Rejected]]:
-    candidates = _candidates(group, setting)
+def _plan(
+    group: Group, position: int, setting: Setting, unmerged: tuple[Rejected, ...]
+) -> tuple[GroupPlan, list[Rejected]]:
+    candidates = _candidates(group, setting, unmerged)
     chosen, why, refused = _choose(group, candidates, setting, position)
+    if setting.options.schedule == "merged" and chosen.kind != "merged":
+        refused += unmerged
     if setting.given is None:
         tier = tier_of(chosen, setting.options)
     else:
@@ -80,15 +97,19 @@ def as_run(group: Group, options: Options) -> Group:
     return replace(group, lhs=replace(group.lhs, aligned=False)) if options.rest == "eager" else group
 
 
-def _candidates(group: Group, setting: Setting) -> tuple[Candidate, ...]:
+def _candidates(group: Group, setting: Setting, unmerged: tuple[Rejected, ...]) -> tuple[Candidate, ...]:
     ranked = rank(as_run(group, setting.options), setting.device, SCHEDULES, setting.options.numerics)
-    refusal = _blanket_refusal(group, setting)
-    if not refusal:
-        return ranked
-    return tuple(c if c.kind == "library" else replace(c, legal=False, reason=refusal) for c in ranked)
+    refusal = _blanket_refusal(setting)
+    refusals = {kind: refusal for kind in SCHEDULES if refusal and kind not in WITHOUT_KERNEL}
+    if unmerged:
+        refusals["merged"] = f"{unmerged[0].rule}: {unmerged[0].reason}"
+    judged = (
+        replace(each, legal=False, reason=refusals[each.kind]) if each.kind in refusals else each for each in ranked
+    )
+    return tuple(sorted(judged, key=lambda each: not each.legal))
 
 
-def _blanket_refusal(group: Group, setting: Setting) -> str:
+def _blanket_refusal(setting: Setting) -> str:
     """A reason that no emitted kernel may be used at all; empty when there is none."""
     if isinstance(setting.runnable, Rejected):
         return f"{setting.runnable.rule}: {setting.runnable.reason}"
@@ -139,7 +160,10 @@ def _given(group: Group, candidates: tuple[Candidate, ...], wanted: GroupPlan) -
         if kind == "library":
             return LIBRARY, "as planned", []
         raise PlanError(f"{group.name}: the plan's schedule {kind!r} is illegal here: {reason}")
-    if kind != "library":
+    if kind in WITHOUT_KERNEL:
+        if wanted.schedule.pools:
+            raise PlanError(f"{group.name}: the plan gives pools to {kind!r}, which has none")
+    else:
         try:
             check(group, wanted.schedule, wanted.tier)
         except EmissionError as error:
@@ -153,6 +177,8 @@ def _tier_of_plan(chosen: Schedule, wanted: GroupPlan, setting: Setting) -> str:
         raise PlanError(
             f"{wanted.name}: the plan's tier {wanted.tier!r} is not allowed under numerics={setting.options.numerics!r}"
         )
+    if chosen.kind == "merged" and wanted.tier != "relaxed":
+        raise PlanError(f"{wanted.name}: merging is of the tier 'relaxed', not {wanted.tier!r} as the plan says")
     return "eager" if chosen.kind == "library" else wanted.tier
 
 

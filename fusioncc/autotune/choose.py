@@ -19,8 +19,9 @@ from fusioncc.schedule import Candidate, Estimate, Pool, Schedule
 
 Pools = tuple[Pool, ...]
 """The pools of one launch."""
-ON_REQUEST = ("streams", "concat", "horizontal", "two_pool")
-"""Kinds that run only when they are asked for: their predictions are not held to a measurement yet."""
+ON_REQUEST = ("streams", "concat", "horizontal", "two_pool", "merged")
+"""Kinds that run only when they are asked for: ``merged`` copies weights, and the predictions of the others are not
+held to a measurement yet."""
 MIN_GAIN = 0.015
 """An emitted schedule must be predicted this much faster than ``library``: less is within the model's error."""
 

@@ -87,5 +87,6 @@ KINDS: dict[str, Kind] = {
         Kind("split", _no_form, _split_ways),
         Kind("inline", _no_form, _inline_ways),
         Kind("two_pool", _no_form, two_pool_ways),
+        Kind("merged", _no_form, lambda group, device: ()),
     )
 }

@@ -37,6 +37,14 @@ def test_inline_moves_each_operand_once() -> None:
     assert footprint(lora(64, 512, 1024, 8), INLINE) == Footprint(1, X + W + A + B + OUT, X + OUT)
 
 
+def test_merged_is_one_gemm_over_a_copy_that_is_held() -> None:
+    group = lora(64, 512, 1024, 8)
+    assert [launch.body for launch in launches(group, Schedule("merged"))] == ["vendor"]
+    assert footprint(group, Schedule("merged")) == Footprint(1, X + W + OUT, X + W + OUT)
+    two = footprint(bundle(64, 512, (1024, 8), (256, 0)), Schedule("merged"))
+    assert two == Footprint(2, (X + W + OUT) + (X + W // 4 + OUT // 4), X + W + OUT + OUT // 4)
+
+
 def test_a_saved_down_product_is_written_by_every_schedule() -> None:
     group, plain = bundle(64, 512, (1024, 8), saved=True), lora(64, 512, 1024, 8)
     for schedule in (SPLIT, INLINE):

@@ -109,7 +109,7 @@ def test_a_failed_emission_leaves_the_graph(graph: fx.GraphModule, monkeypatch: 
 
 
 def test_a_failed_insertion_takes_out_what_it_put_in(graph: fx.GraphModule, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, real, seen = str(graph.graph), insert_kernels._shaped_like, []
+    before, real, seen = str(graph.graph), insert_kernels.shaped_like, []
 
     def shaped(*args: Any) -> fx.Node:
         seen.append(args)
@@ -117,7 +117,7 @@ def test_a_failed_insertion_takes_out_what_it_put_in(graph: fx.GraphModule, monk
             raise LookupError("no node holds the size")
         return real(*args)
 
-    monkeypatch.setattr(insert_kernels, "_shaped_like", shaped)
+    monkeypatch.setattr(insert_kernels, "shaped_like", shaped)
     with pytest.raises(FusionError, match="inserting the kernel of g1 failed: LookupError: no node holds the size"):
         rewrite(graph.graph, setting(), "call")
     assert str(graph.graph) == before
