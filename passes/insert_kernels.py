@@ -126,7 +126,8 @@ def _insert(insertion: Insertion, group: Group, emitted: EmittedModule, module: 
     following = _place(graph, by_name, group, emitted)
     with graph.inserting_before(following):
         lhs = as_matrix(insertion, by_name[group.lhs.node], group.k)
-        made = _FORMS[insertion_of(emitted, form)](insertion, group, emitted, module, lhs)
+        insert = {"visible": _visible, "opaque": _opaque, "call": _called}[insertion_of(emitted, form)]
+        made = insert(insertion, group, emitted, module, lhs)
         for buffer in emitted.buffers:
             if not buffer.kept:
                 continue
@@ -210,9 +211,6 @@ def _visible(
     for launch in emitted.launches:
         _launch_node(insertion, group, launch, module, lhs, rows, rows_node, holder, written)
     return holder
-
-
-_FORMS = {"visible": _visible, "opaque": _opaque, "call": _called}
 
 
 def _launch_node(

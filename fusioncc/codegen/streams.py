@@ -134,7 +134,7 @@ class Fork:
         """Which stream runs what, in words."""
         *sides, current = [work.words for work in self._work(names)]
         beside = ", ".join(sides)
-        text = f"Streams: {current} on the current one; each on one of its own {beside}; what follows waits for all."
+        text = f"Streams: {current} on the current one; each on one of its own: {beside}; what follows waits for all."
         return paragraph(text, first="    ", rest="        ")
 
     def lines(self, names: Sequence[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@
 
     down_0: tile 64xRPx128, 2 programs for a block of rows, 4 warps, 4 stages
     ups_0: tile 16x64, 64 + 16 programs for a block of rows, 4 warps, 2 stages
-    Streams: the vendor's x @ w_0 on the current one; each on one of its own down_0, the vendor's x @ w_1, the vendor's
+    Streams: the vendor's x @ w_0 on the current one; each on one of its own: down_0, the vendor's x @ w_1, the vendor's
         x @ w_2; what follows waits for all.
 
 Why this schedule: A golden file.

@@ -8,7 +8,7 @@
 
     down_0: tile 64xRPx64, 4 programs for a block of rows, 4 warps, 4 stages
     up_0: tile 16x64, 448 programs for a block of rows, 4 warps, 2 stages
-    Streams: the vendor's x @ w on the current one; each on one of its own down_0; what follows waits for all.
+    Streams: the vendor's x @ w on the current one; each on one of its own: down_0; what follows waits for all.
 
 Why this schedule: A golden file.
 """

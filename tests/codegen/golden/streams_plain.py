@@ -8,8 +8,8 @@
     w_2      [4096, 1024] bf16, strides (1, 4096)
     out_2    [M, 1024] bf16 = x @ w_2
 
-    Streams: the vendor's x @ w_0 on the current one; each on one of its own the vendor's x @ w_1, the vendor's x @ w_2;
-        what follows waits for all.
+    Streams: the vendor's x @ w_0 on the current one; each on one of its own: the vendor's x @ w_1, the vendor's x @
+        w_2; what follows waits for all.
 
 Why this schedule: A golden file.
 """
