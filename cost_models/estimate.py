@@ -1,7 +1,8 @@
 """The estimate of a schedule: the costs of its launches, added up."""
 
 from fusioncc.cost_models.cost import ADDED, OVERLAPPING, Cost
-from fusioncc.cost_models.launches import Launch, launches
+from fusioncc.cost_models.launch import Launch
+from fusioncc.cost_models.launches import launches
 from fusioncc.cost_models.overlap import overlapped
 from fusioncc.cost_models.tiles import grid_cost
 from fusioncc.cost_models.traffic import warm_names

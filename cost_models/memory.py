@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from fusioncc.cost_models.launches import Launch, launches
+from fusioncc.cost_models.launch import Launch
+from fusioncc.cost_models.launches import launches
 from fusioncc.group import Group
 from fusioncc.schedule import Footprint, Schedule
 

@@ -2,7 +2,7 @@
 
 from math import ceil
 
-from fusioncc.cost_models.launches import Launch
+from fusioncc.cost_models.launch import Launch
 from fusioncc.device import Device
 
 THREADS_SM = 1536

@@ -5,7 +5,7 @@ from math import ceil, hypot
 
 from fusioncc.cost_models import constants as c
 from fusioncc.cost_models.cost import Cost
-from fusioncc.cost_models.launches import Launch
+from fusioncc.cost_models.launch import Launch
 from fusioncc.cost_models.resources import occupancy, step_bytes, warp_group_mma
 from fusioncc.cost_models.traffic import traffic
 from fusioncc.device import Device

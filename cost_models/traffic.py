@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from fusioncc.cost_models import constants as c
-from fusioncc.cost_models.launches import Launch
+from fusioncc.cost_models.launch import Launch
 from fusioncc.device import Device
 
 

@@ -5,7 +5,7 @@ from math import ceil, hypot
 
 from fusioncc.cost_models import constants as c
 from fusioncc.cost_models.cost import Cost
-from fusioncc.cost_models.launches import Launch
+from fusioncc.cost_models.launch import Launch
 from fusioncc.cost_models.tiles import tile_count, unit_tflops
 from fusioncc.cost_models.traffic import traffic
 from fusioncc.descriptors import TMA_CAPABILITY

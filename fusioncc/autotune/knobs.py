@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import product
 
-from fusioncc.cost_models.launches import Launch
+from fusioncc.cost_models.launch import Launch
 from fusioncc.cost_models.resources import accumulators, shared_bytes
 from fusioncc.device import Device
 from fusioncc.schedule import COMPENSATED_STEP, TileConfig, mixes_mma

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from fusioncc.autotune import knobs
 from fusioncc.autotune.step import Step
-from fusioncc.cost_models.launches import Launch, launches, with_pools
+from fusioncc.cost_models.launch import Launch, with_pools
+from fusioncc.cost_models.launches import launches
 from fusioncc.device import Device
 from fusioncc.group import Group
 from fusioncc.schedule import Pool, Schedule

@@ -1,7 +1,8 @@
 """Launch lists, traffic and peak live bytes, counted by hand."""
 
 from fusioncc.cost_models import footprint
-from fusioncc.cost_models.launches import Launch, Tensor, launches
+from fusioncc.cost_models.launch import Launch, Tensor
+from fusioncc.cost_models.launches import launches
 from fusioncc.cost_models.memory import peak_bytes
 from fusioncc.cost_models.traffic import sweeps, traffic, warm_names
 from fusioncc.device import get_device

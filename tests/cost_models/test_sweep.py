@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from fusioncc.autotune import pick, rank
-from fusioncc.cost_models.launches import Launch, down_launch, launches
+from fusioncc.cost_models.launch import Launch
+from fusioncc.cost_models.launches import launches
+from fusioncc.cost_models.products import down_launch
 from fusioncc.cost_models.tiles import grid_cost
 from fusioncc.device import get_device
 from fusioncc.schedule import Pool, Schedule, TileConfig, mixes_mma

@@ -1,0 +1,117 @@
+"""What the cost models know of a kernel: one :class:`Launch`, with the tensors it reads and writes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+from fusioncc.group import DTYPE_BYTES, Branch, Group
+from fusioncc.schedule import Pool, padded_rank
+
+Unit = Literal["bf16", "tf32", "fp32"]
+"""What does the multiplying: bf16/fp16 tensor cores, tf32 tensor cores, plain fp32 arithmetic."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor as memory traffic sees it. Weights outlive the group, and so does what is ``held`` beside them (a merged
+    copy); the other kinds die at their last use."""
+
+    name: str
+    bytes: int
+    kind: Literal["input", "weight", "held", "intermediate", "output"]
+
+
+@dataclass(frozen=True)
+class RankBlock:
+    """The columns that a branch adds to a tile: padded rank, pieces of an fp32 adapter, bytes of an element of A."""
+
+    padded: int
+    pieces: int
+    element: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel. ``body`` says what runs: a vendor GEMM, an elementwise kernel, or one of the emitted forms.
+
+    ``inline``: main tiles that also accumulate X@A; ``join``: main tiles that begin with the joined product;
+    ``down``: X@A for all ``ranks``, in ``pool.k_split`` slices. ``unit`` is None where no rate is known.
+    """
+
+    body: Literal["vendor", "pointwise", "inline", "join", "down"]
+    reads: tuple[Tensor, ...]
+    writes: tuple[Tensor, ...]
+    m: int = 0
+    n: int = 0
+    k: int = 0
+    batch: int = 1
+    unit: Unit | None = None
+    x_element: int = 2
+    w_element: int = 2
+    out_element: int = 2
+    pool: Pool | None = None
+    ranks: tuple[RankBlock, ...] = ()
+    slices: int = 1
+    """Slices of partial sums that a ``join`` adds."""
+    member: int = 0
+    """The main member, or the first down member."""
+    beside: bool = False
+    """Runs at the same time as every other launch that says so, on a stream of its own."""
+    bundled: tuple["Launch", ...] = ()
+    """The parts of a bundle, each as its own launch would be; empty for a single one."""
+
+    @property
+    def parts(self) -> tuple["Launch", ...]:
+        """The launches that run in this one's grid: those bundled, or itself."""
+        return self.bundled or (self,)
+
+
+def unit_of(dtype: str, precision: str) -> Unit | None:
+    """Arithmetic unit for a product in ``dtype``; None: no figure for it."""
+    if dtype in ("bf16", "fp16"):
+        return "bf16"
+    if dtype == "fp32":
+        return "tf32" if precision == "tf32" else "fp32"
+    return None
+
+
+@lru_cache(maxsize=4096)
+def rank_block(group: Group, branch: Branch, tier: str) -> RankBlock:
+    """How a branch enters a tile. An fp32 adapter over a 16-bit X is cut into three 16-bit pieces, unless relaxed."""
+    down = group.members[branch.down]
+    mixed = down.weight.dtype == "fp32" and group.lhs.dtype != "fp32" and down.dtype == "fp32"
+    pieces = 3 if mixed and tier != "relaxed" else 1
+    return RankBlock(padded_rank(down.n), pieces, DTYPE_BYTES[down.weight.dtype])
+
+
+def with_pool(launch: Launch, pool: Pool) -> Launch:
+    """The same launch with another pool; partial sums grow with its K split."""
+    assert launch.pool is not None
+    if pool.k_split == launch.pool.k_split:
+        return replace(launch, pool=pool)
+    before = launch.pool.k_split
+    writes = tuple(
+        replace(t, bytes=t.bytes // before * pool.k_split) if t.kind == "intermediate" else t for t in launch.writes
+    )
+    return replace(launch, pool=pool, writes=writes)
+
+
+def with_pools(launch: Launch, pools: Sequence[Pool]) -> Launch:
+    """The same launch with other pools for the same members."""
+    if not launch.bundled:
+        return with_pool(launch, pools[0])
+    by_member = {(pool.role == "down", member): pool for pool in pools for member in pool.members}
+    parts = tuple(with_pool(part, by_member[part.body == "down", part.member]) for part in launch.bundled)
+    writes = tuple(tensor for part in parts for tensor in part.writes)
+    return replace(launch, pool=parts[0].pool, writes=writes, bundled=parts)
+
+
+def bundle(parts: Sequence[Launch]) -> Launch:
+    """One launch for all the parts: what several of them read is read once."""
+    if len(parts) == 1:
+        return parts[0]
+    reads = tuple(dict.fromkeys(tensor for part in parts for tensor in part.reads))
+    writes = tuple(tensor for part in parts for tensor in part.writes)
+    widest = max(part.n for part in parts)
+    return replace(parts[0], reads=reads, writes=writes, n=widest, bundled=tuple(parts))

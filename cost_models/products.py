@@ -1,0 +1,161 @@
+"""The launches that schedules are made of: vendor GEMMs and the sum behind them, emitted main, down and up tiles."""
+
+from dataclasses import replace
+from typing import Literal
+
+from fusioncc.cost_models.launch import Launch, Tensor, rank_block, unit_of
+from fusioncc.group import DTYPE_BYTES, Group, Member, Operand
+from fusioncc.schedule import Pool
+
+
+def x_of(group: Group) -> Tensor:
+    return Tensor("x", group.lhs.bytes, "input")
+
+
+def operand_tensors(label: str, *operands: Operand | None) -> tuple[Tensor, ...]:
+    return tuple(Tensor(f"{label}.{i}", each.bytes, "weight") for i, each in enumerate(operands) if each is not None)
+
+
+def product_tensor(index: int, member: Member, kind: Literal["intermediate", "output"]) -> Tensor:
+    return Tensor(f"y{index}", member.batch * member.m * member.n * DTYPE_BYTES[member.dtype], kind)
+
+
+def result_tensor(group: Group, main: int) -> Tensor:
+    member = group.members[main]
+    size = member.batch * member.m * member.n * DTYPE_BYTES[group.output_of(main).dtype]
+    return Tensor(f"out{main}", size, "output")
+
+
+def vendor_gemm(group: Group, index: int, x: Tensor, out: Tensor) -> list[Launch]:
+    """A vendor GEMM, behind a cast of its weight where the graph casts it."""
+    member = group.members[index]
+    weight = operand_tensors(f"w{index}", member.weight)
+    before: list[Launch] = []
+    if DTYPE_BYTES[member.weight.dtype] > DTYPE_BYTES[member.dtype]:
+        cast = Tensor(
+            f"w{index}.cast",
+            member.weight.bytes * DTYPE_BYTES[member.dtype] // DTYPE_BYTES[member.weight.dtype],
+            "intermediate",
+        )
+        before, weight = [Launch("pointwise", weight, (cast,))], (cast,)
+    reads = (x, *weight, *operand_tensors(f"b{index}", member.bias))
+    size = DTYPE_BYTES[member.dtype]
+    unit = unit_of(member.dtype, group.fp32_precision)
+    gemm = Launch(
+        "vendor", reads, (out,), member.m, member.n, member.k, member.batch, unit=unit, x_element=size, w_element=size
+    )
+    return [*before, gemm]
+
+
+def library_main(group: Group, main: int, casts: dict[str, Tensor]) -> list[Launch]:
+    """Main, down and up GEMMs of one main member, the sum, and the casts between them."""
+    member, branches = group.members[main], group.branches_of(main)
+    result = result_tensor(group, main)
+    plain = not branches and group.output_of(main).dtype == member.dtype
+    product = result if plain else product_tensor(main, member, "intermediate")
+    made = vendor_gemm(group, main, x_of(group), product)
+    parts = [product]
+    for branch in branches:
+        down, up = group.members[branch.down], group.members[branch.up]
+        x = x_of(group)
+        if DTYPE_BYTES[down.dtype] > DTYPE_BYTES[group.lhs.dtype]:
+            wide = Tensor(
+                f"x.{down.dtype}", x.bytes * DTYPE_BYTES[down.dtype] // DTYPE_BYTES[group.lhs.dtype], "intermediate"
+            )
+            if down.dtype not in casts:
+                made.append(Launch("pointwise", (x,), (wide,)))
+            x = casts.setdefault(down.dtype, wide)
+        low = product_tensor(branch.down, down, "output" if branch.saved else "intermediate")
+        part = product_tensor(branch.up, up, "intermediate")
+        made += vendor_gemm(group, branch.down, x, low) + vendor_gemm(group, branch.up, low, part)
+        parts += [part, *operand_tensors(f"s{branch.up}", *branch.scale_tensors)]
+    return made if plain else [*made, Launch("pointwise", tuple(parts), (result,))]
+
+
+def main_tiles(
+    group: Group,
+    pool: Pool,
+    main: int,
+    body: Literal["inline", "join"],
+    tier: str,
+    downs: dict[int, Tensor],
+    slices: int,
+) -> Launch:
+    """The launch of one main member with its branches: A is read inline, or the partial sums of the downs are."""
+    member, branches = group.members[main], group.branches_of(main)
+    body = body if branches else "inline"
+    reads = [x_of(group), *operand_tensors(f"w{main}", member.weight, member.bias)]
+    writes = [result_tensor(group, main)]
+    for branch in branches:
+        down, up = group.members[branch.down], group.members[branch.up]
+        reads += operand_tensors(f"w{branch.up}", up.weight, up.bias, *branch.scale_tensors)
+        if body == "join":
+            reads.append(downs[branch.down])
+        else:
+            reads += operand_tensors(f"w{branch.down}", down.weight, down.bias)
+            writes += [product_tensor(branch.down, down, "output")] * branch.saved
+    return Launch(
+        body,
+        tuple(reads),
+        tuple(writes),
+        m=member.m,
+        n=member.n,
+        k=member.k,
+        unit=unit_of(max(group.lhs.dtype, member.weight.dtype, key=DTYPE_BYTES.__getitem__), group.fp32_precision),
+        x_element=DTYPE_BYTES[group.lhs.dtype],
+        w_element=DTYPE_BYTES[member.weight.dtype],
+        out_element=DTYPE_BYTES[group.output_of(main).dtype],
+        pool=pool,
+        ranks=tuple(rank_block(group, branch, tier) for branch in branches),
+        slices=slices if body == "join" else 1,
+        member=main,
+    )
+
+
+def down_launch(group: Group, pool: Pool, tier: str) -> Launch:
+    """One pass over X for all downs of ``pool``; each writes ``k_split`` fp32 slices ``[M, padded rank]``."""
+    branches = [branch for branch in group.branches if branch.down in pool.members]
+    ranks = tuple(rank_block(group, branch, tier) for branch in branches)
+    reads, writes = [x_of(group)], []
+    for branch, rank in zip(branches, ranks, strict=True):
+        down = group.members[branch.down]
+        reads += operand_tensors(f"w{branch.down}", down.weight, down.bias)
+        writes.append(Tensor(f"p{branch.down}", pool.k_split * group.m * rank.padded * 4, "intermediate"))
+        writes += [product_tensor(branch.down, down, "output")] * branch.saved
+    return Launch(
+        "down",
+        tuple(reads),
+        tuple(writes),
+        m=group.m,
+        n=sum(group.members[branch.down].n for branch in branches),
+        k=group.k,
+        unit=unit_of(group.lhs.dtype, group.fp32_precision),
+        x_element=DTYPE_BYTES[group.lhs.dtype],
+        pool=pool,
+        ranks=ranks,
+        member=pool.members[0],
+    )
+
+
+def fp32_product(group: Group, main: int, k_split: int) -> Tensor:
+    return Tensor(f"product{main}", 4 * k_split * group.m * group.members[main].n, "intermediate")
+
+
+def product_tiles(group: Group, pool: Pool, main: int, tier: str) -> Launch:
+    """``X @ W`` of one main member: its output, or in fp32 what an up launch adds to."""
+    launch = main_tiles(group, pool, main, "inline", tier, {}, 1)
+    if not group.branches_of(main) and pool.k_split == 1:
+        return launch
+    weight = operand_tensors(f"w{main}", group.members[main].weight)
+    product = fp32_product(group, main, pool.k_split)
+    return replace(launch, reads=(x_of(group), *weight), writes=(product,), out_element=4, ranks=())
+
+
+def up_tiles(
+    group: Group, pool: Pool, main: int, k_split: int, tier: str, downs: dict[int, Tensor], slices: int
+) -> Launch:
+    """The slices of a main member's product and its low-rank parts, added: a join without a K loop."""
+    launch = main_tiles(group, pool, main, "join", tier, downs, slices)
+    x, weight = x_of(group), operand_tensors(f"w{main}", group.members[main].weight)
+    reads = [tensor for tensor in launch.reads if tensor != x and tensor not in weight]
+    return replace(launch, reads=(fp32_product(group, main, k_split), *reads), k=0)
