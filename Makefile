@@ -39,7 +39,7 @@ demo: $(STAMP)
 	@echo; cat $(OUT)/decisions.md
 
 test: $(STAMP)
-	$(RUN) -m pytest -n $(JOBS) -m 'not gpu'
+	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m 'not gpu'
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

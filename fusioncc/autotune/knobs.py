@@ -1,6 +1,7 @@
 """The knobs of an emitted kernel, each with its range, and the rules that prune a combination (each with a reason)."""
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 
 from fusioncc.cost_models.launch import Launch
@@ -45,13 +46,15 @@ SIDE_TILES = (
 """Main tiles beside down tiles; few, since a product that goes through memory seldom wins."""
 
 
-def main_tiles() -> Iterator[TileConfig]:
+@cache
+def main_tiles() -> tuple[TileConfig, ...]:
     """Every main tile config with pointer loads, in a fixed order; few rows in both orientations."""
-    for m, n, k, warps, stages in product(BLOCK_M, BLOCK_N, BLOCK_K, WARPS, STAGES):
-        if m <= FEW_ROWS and n > WIDEST_OF_FEW:
-            continue
-        for swap in (True, False) if m <= FEW_ROWS else (False,):
-            yield TileConfig(m, n, k, warps, stages, swap_operands=swap)
+    return tuple(
+        TileConfig(m, n, k, warps, stages, swap_operands=swap)
+        for m, n, k, warps, stages in product(BLOCK_M, BLOCK_N, BLOCK_K, WARPS, STAGES)
+        if m > FEW_ROWS or n <= WIDEST_OF_FEW
+        for swap in ((True, False) if m <= FEW_ROWS else (False,))
+    )
 
 
 def down_tiles(columns: int) -> Iterator[TileConfig]:
@@ -81,10 +84,10 @@ def prune(launch: Launch, device: Device) -> str:
             return "warp-group and warp-level MMA in one loop (wrong results with Triton 3.6)"
         if part.pool.tile.block_k > COMPENSATED_STEP and part.unit == "fp32" and part.k:
             return f"K steps of more than {COMPENSATED_STEP} in a compensated fp32 sum"
-    most = MAX_ACCUMULATORS[device.capability >= 90]
-    if accumulators(launch) > most:
+    most, held = MAX_ACCUMULATORS[device.capability >= 90], accumulators(launch)
+    if held > most:
         return f"more than {most} accumulators a thread"
-    if accumulators(launch) < MIN_ACCUMULATORS and launch.body != "down":
+    if held < MIN_ACCUMULATORS and launch.body != "down":
         return f"fewer than {MIN_ACCUMULATORS} accumulators a thread"
     if shared_bytes(launch, device) > device.shared_bytes:
         return f"more than {device.shared_bytes} bytes of shared memory"

@@ -48,8 +48,10 @@ def _space(step: Step, base: Launch, device: Device) -> Space:
     pruned: Counter[str] = Counter()
     legal = []
     for pools in step.pools():
-        launch = with_pools(base, pools)
-        reason = _oversized(launch) or knobs.prune(launch, device)
+        reason = _oversized(base, pools)  # asked first: no launch has to be made for it
+        if not reason:
+            launch = with_pools(base, pools)
+            reason = knobs.prune(launch, device)
         if reason:
             pruned[reason] += 1
         else:
@@ -57,16 +59,14 @@ def _space(step: Step, base: Launch, device: Device) -> Space:
     return Space(tuple(legal), len(legal) + pruned.total(), dict(pruned), step.consumers)
 
 
-def _oversized(launch: Launch) -> str:
-    """Why a tile is out of proportion to its member: of a bundle's parts in one tile the widest counts."""
-    widest: dict[Pool, Launch] = {}
-    for part in launch.parts:
-        assert part.pool is not None
-        if part.pool not in widest or part.n > widest[part.pool].n:
-            widest[part.pool] = part
-    reasons = []
-    for pool, part in widest.items():
-        columns = pool.tile.block_n if part.body == "down" else part.n
-        depth = -(-part.k // pool.k_split) or pool.tile.block_k
-        reasons.append(knobs.oversized(pool.tile, part.m, columns, depth))
-    return next(filter(None, reasons), "")
+def _oversized(base: Launch, pools: tuple[Pool, ...]) -> str:
+    """Why a tile is out of proportion to its members, of which the widest counts."""
+    for pool in pools:
+        down = pool.role == "down"
+        parts = [part for part in base.parts if (part.body == "down") == down and part.member in pool.members]
+        columns = pool.tile.block_n if down else max(part.n for part in parts)
+        depth = -(-parts[0].k // pool.k_split) or pool.tile.block_k
+        reason = knobs.oversized(pool.tile, parts[0].m, columns, depth)
+        if reason:
+            return reason
+    return ""
