@@ -6,7 +6,6 @@ Traffic, time, launches and peak memory are all read off this list. A new kind o
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import groupby
 from typing import Literal
 
 from fusioncc.cost_models.launch import Launch, Tensor, bundle
@@ -16,6 +15,7 @@ from fusioncc.cost_models.products import (
     library_main,
     main_tiles,
     operand_tensors,
+    partial_sums,
     product_tensor,
     product_tiles,
     result_tensor,
@@ -24,7 +24,7 @@ from fusioncc.cost_models.products import (
     x_of,
 )
 from fusioncc.group import DTYPE_BYTES, Group
-from fusioncc.schedule import Pool, Schedule
+from fusioncc.schedule import Schedule
 
 
 def launches(group: Group, schedule: Schedule, tier: str = "fp32") -> tuple[Launch, ...]:
@@ -47,30 +47,27 @@ def _emitted(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
     made: list[Launch] = []
     downs: dict[int, Tensor] = {}
     slices = 1
-    for _, together in groupby(sorted(schedule.pools, key=_launch_of), key=_launch_of):
-        pools = tuple(together)
+    for pools in schedule.by_launch():
         if pools[0].role == "down":
             launch = down_launch(group, pools[0], tier)
-            partial = {tensor.name: tensor for tensor in launch.writes}
-            downs |= {down: partial[f"p{down}"] for down in pools[0].members}
+            downs |= partial_sums(launch, pools[0])
             slices = max(slices, pools[0].k_split)
         else:
             mains = [(pool, main) for pool in pools for main in pool.members]
             launch = bundle([main_tiles(group, pool, main, body, tier, downs, slices) for pool, main in mains])
         made.append(launch)
-    covered = {main for pool in schedule.pools if pool.role == "main" for main in pool.members}
-    rest = [main for main in group.mains if main not in covered]
-    casts: dict[str, Tensor] = {}
-    return tuple(made) + tuple(launch for main in rest for launch in library_main(group, main, casts))
+    return (*made, *_left_to_the_library(group, schedule))
 
 
-def _launch_of(pool: Pool) -> int:
-    return pool.launch
+def _left_to_the_library(group: Group, schedule: Schedule) -> list[Launch]:
+    """Vendor GEMMs for the main members that no pool computes."""
+    covered, casts = schedule.k_splits("main"), dict[str, Tensor]()
+    return [launch for main in group.mains if main not in covered for launch in library_main(group, main, casts)]
 
 
 def _side_by_side(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
     """``concat`` and ``horizontal``: everything that reads X in one launch; what adds and joins, in another."""
-    splits = {main: pool.k_split for pool in schedule.pools if pool.role == "main" for main in pool.members}
+    splits = schedule.k_splits("main")
     parts: list[Launch] = []
     ups: list[Launch] = []
     downs: dict[int, Tensor] = {}
@@ -78,16 +75,13 @@ def _side_by_side(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, 
     for pool in schedule.pools:
         if pool.role == "down":
             parts.append(down_launch(group, pool, tier))
-            downs |= {down: tensor for down in pool.members for tensor in parts[-1].writes if tensor.name == f"p{down}"}
+            downs |= partial_sums(parts[-1], pool)
             slices = max(slices, pool.k_split)
         elif pool.role == "main":
             parts += [product_tiles(group, pool, main, tier) for main in pool.members]
         else:
             ups += [up_tiles(group, pool, main, splits[main], tier, downs, slices) for main in pool.members]
-    covered = {main for pool in schedule.pools if pool.role == "main" for main in pool.members}
-    casts: dict[str, Tensor] = {}
-    rest = [launch for main in group.mains if main not in covered for launch in library_main(group, main, casts)]
-    return (bundle(parts), *([bundle(ups)] if ups else []), *rest)
+    return (bundle(parts), *([bundle(ups)] if ups else []), *_left_to_the_library(group, schedule))
 
 
 def _streams(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
@@ -99,7 +93,7 @@ def _streams(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
     for pool in schedule.pools:
         if pool.role == "down":
             beside.append(down_launch(group, pool, tier))
-            downs |= {int(t.name[1:]): t for t in beside[-1].writes if t.name.startswith("p")}
+            downs |= partial_sums(beside[-1], pool)
             slices = max(slices, pool.k_split)
         else:
             ups += [up_tiles(group, pool, main, 1, tier, downs, slices) for main in pool.members]
@@ -116,13 +110,11 @@ def _two_pool(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]
     """The zeros of the counters, then down and main tiles in one launch."""
     (down,) = (pool for pool in schedule.pools if pool.role == "down")
     partial = down_launch(group, down, tier)
-    downs = {int(tensor.name[1:]): tensor for tensor in partial.writes if tensor.name.startswith("p")}
+    downs = partial_sums(partial, down)
     mains = [(pool, main) for pool in schedule.pools if pool.role == "main" for main in pool.members]
     parts = [main_tiles(group, pool, main, "join", tier, downs, down.k_split) for pool, main in mains]
     counters = Tensor("counters", 16 * group.m, "intermediate")
-    casts: dict[str, Tensor] = {}
-    covered = {main for _, main in mains}
-    rest = [launch for main in group.mains if main not in covered for launch in library_main(group, main, casts)]
+    rest = _left_to_the_library(group, schedule)
     return (Launch("pointwise", (), (counters,)), bundle([*parts, partial]), *rest)
 
 

@@ -137,6 +137,12 @@ def down_launch(group: Group, pool: Pool, tier: str) -> Launch:
     )
 
 
+def partial_sums(launch: Launch, pool: Pool) -> dict[int, Tensor]:
+    """What a down launch leaves of each down member: fp32 slices, for a join to add."""
+    written = {tensor.name: tensor for tensor in launch.writes}
+    return {down: written[f"p{down}"] for down in pool.members}
+
+
 def fp32_product(group: Group, main: int, k_split: int) -> Tensor:
     return Tensor(f"product{main}", 4 * k_split * group.m * group.members[main].n, "intermediate")
 

@@ -115,6 +115,11 @@ class Group:
         """Indices of the main members, in graph order."""
         return tuple(i for i, member in enumerate(self.members) if member.role == "main")
 
+    @property
+    def joined(self) -> tuple[int, ...]:
+        """Indices of the main members with a branch, in graph order."""
+        return tuple(main for main in self.mains if self.branches_of(main))
+
     def branches_of(self, main: int) -> tuple[Branch, ...]:
         """Branches joined to the main member with index ``main``, in graph order."""
         return tuple(branch for branch in self.branches if branch.main == main)

@@ -98,7 +98,7 @@ def _notes(groups: tuple[GroupPlan, ...], setting: Setting) -> tuple[str, ...]:
     if isinstance(setting.runnable, Rejected):
         notes.append(f"{setting.runnable.reason}; {setting.runnable.hint}".rstrip("; "))
     for group in merged_groups(groups):
-        held = sum(merged_bytes(group, main) for main in group.mains if group.branches_of(main))
+        held = sum(merged_bytes(group, main) for main in group.joined)
         notes.append(
             f"{group.name}: merged weights hold {held} bytes beside the weights; a write through .data needs refresh()"
         )

@@ -6,6 +6,7 @@ that defines the emitted code. ``SCHEDULES`` lists the kinds that exist; a new k
 """
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 SCHEDULES = ("library", "streams", "concat", "horizontal", "split", "inline", "two_pool", "merged")
@@ -86,6 +87,15 @@ class Schedule:
 
     kind: str
     pools: tuple[Pool, ...] = ()
+
+    def by_launch(self) -> list[tuple[Pool, ...]]:
+        """The pools of each launch, in order."""
+        ordered = sorted(self.pools, key=lambda pool: pool.launch)
+        return [tuple(pools) for _, pools in groupby(ordered, key=lambda pool: pool.launch)]
+
+    def k_splits(self, role: str) -> dict[int, int]:
+        """Slices of K of each member that a pool of this role computes."""
+        return {member: pool.k_split for pool in self.pools if pool.role == role for member in pool.members}
 
 
 @dataclass(frozen=True)

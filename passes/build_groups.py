@@ -116,8 +116,9 @@ def _next(planned: GroupPlan, schedule: Schedule, launch: int, setting: Setting)
     """The schedule with the pools of ``launch`` replaced by the next best; None at the end of the ranking."""
     group = as_run(planned.group, setting.options)
     ranking = ranked_pools(group, setting.device, schedule, planned.tier)[launch]
-    before = tuple(pool for pool in schedule.pools if pool.launch < launch)
-    failed = tuple(pool for pool in schedule.pools if pool.launch == launch)
-    after = tuple(pool for pool in schedule.pools if pool.launch > launch)
-    at = ranking.index(failed) + 1
-    return replace(schedule, pools=(*before, *ranking[at], *after)) if at < len(ranking) else None
+    launched = schedule.by_launch()
+    at = ranking.index(launched[launch]) + 1
+    if at >= len(ranking):
+        return None
+    launched[launch] = ranking[at]
+    return replace(schedule, pools=tuple(pool for pools in launched for pool in pools))

@@ -5,7 +5,6 @@ Everything is cached by the group's signature: identical layers are planned once
 """
 
 from functools import lru_cache
-from itertools import groupby
 
 from fusioncc.autotune.kinds import KINDS
 from fusioncc.autotune.space import Space, spaces
@@ -60,7 +59,7 @@ def ranked_pools(group: Group, device: Device, schedule: Schedule, tier: str = "
     Raises:
         ValueError: the schedule was not chosen here.
     """
-    launched = [tuple(pools) for _, pools in groupby(schedule.pools, key=lambda pool: pool.launch)]
+    launched = schedule.by_launch()
     signature = group.signature()
     for way in range(len(KINDS[schedule.kind].ways(signature, device))):
         ranked = _ranked_pools(signature, device, schedule.kind, way, tier)

@@ -35,8 +35,7 @@ class Kind:
 def bundles(group: Group) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """Ways to divide the main members into launches: all in one, those with a branch in one, those one by one. What is
     in no launch stays with the vendor library."""
-    joined = tuple(main for main in group.mains if group.branches_of(main))
-    return tuple(dict.fromkeys([(group.mains,), (joined,), tuple((main,) for main in joined)]))
+    return tuple(dict.fromkeys([(group.mains,), (group.joined,), tuple((main,) for main in group.joined)]))
 
 
 def _never(group: Group) -> str:

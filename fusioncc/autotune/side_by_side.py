@@ -24,8 +24,7 @@ MAIN_SPLITS = (2, 4, 8)
 
 def side_by_side_ways(group: Group, device: Device, *, uniform: bool) -> tuple[tuple[Step, ...], ...]:
     """The products, then the joins where there are branches; for few rows also with K of every main member split."""
-    joined = tuple(main for main in group.mains if group.branches_of(main))
-    whole = _way(group, device, joined, (1,), uniform)
+    whole = _way(group, device, group.joined, (1,), uniform)
     few = group.m <= knobs.FEW_ROWS and not group.m_symbol
     return (whole, _way(group, device, group.mains, MAIN_SPLITS, uniform)) if few else (whole,)
 
@@ -46,12 +45,13 @@ def _way(
             for mains in _main_pools(group, tile, uniform):
                 yield tuple(replace(pool, workers=workers) for pool in mains)
 
-    def joins() -> Iterator[tuple[Pool, ...]]:
-        for tile in UP_TILES:
-            yield (Pool("up", added, tile, 1),)
-
     first = Step((*group.mains, *downs), products, consumers=1 if added else 0)
-    return (first, Step(added, joins)) if added else (first,)
+    return (first, joins(added)) if added else (first,)
+
+
+def joins(mains: tuple[int, ...]) -> Step:
+    """The second launch, which adds to the products of these main members."""
+    return Step(mains, lambda: ((Pool("up", mains, tile, 1),) for tile in UP_TILES))
 
 
 def _main_pools(group: Group, tile: TileConfig, uniform: bool) -> Iterator[tuple[Pool, ...]]:

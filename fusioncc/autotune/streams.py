@@ -1,12 +1,9 @@
 """The launches of ``streams`` that are ours to choose: the down products, and what joins them to the vendor's mains."""
 
-from collections.abc import Iterator
-
-from fusioncc.autotune.side_by_side import UP_TILES
+from fusioncc.autotune.side_by_side import joins
 from fusioncc.autotune.step import Step, down_pass
 from fusioncc.device import Device
 from fusioncc.group import Group
-from fusioncc.schedule import Pool
 from fusioncc.vendor import refusal
 
 
@@ -17,10 +14,4 @@ def streams_illegal(group: Group) -> str:
 
 def streams_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
     """One way where there are branches; without one there is nothing to choose."""
-    joined = tuple(main for main in group.mains if group.branches_of(main))
-
-    def joins() -> Iterator[tuple[Pool, ...]]:
-        for tile in UP_TILES:
-            yield (Pool("up", joined, tile, 1),)
-
-    return ((down_pass(group, consumers=1), Step(joined, joins)),) if joined else ()
+    return ((down_pass(group, consumers=1), joins(group.joined)),) if group.joined else ()

@@ -8,19 +8,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
 
 from fusioncc.codegen.kernel import TILE, Kernel, Param, Part, function, part, signature, total
 from fusioncc.codegen.lines import call
-from fusioncc.schedule import Pool, Schedule
 
 Names = Mapping[str, str]
 """Names of one member, and what the bundle calls them."""
-
-
-def by_launch(schedule: Schedule) -> list[list[Pool]]:
-    """The pools of each launch, in order."""
-    return [list(pools) for _, pools in groupby(schedule.pools, key=lambda pool: pool.launch)]
 
 
 def bundle(members: Sequence[Kernel]) -> Kernel:

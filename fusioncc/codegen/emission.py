@@ -75,7 +75,7 @@ def _buffers(context: Context, schedule: Schedule) -> tuple[Buffer, ...]:
         for down in pool.members
         if context.saved(down) is None
     ]
-    splits = {main: pool.k_split for pool in schedule.pools if pool.role == "main" for main in pool.members}
+    splits = schedule.k_splits("main")
     ups = [main for pool in schedule.pools if pool.role == "up" for main in pool.members]
     products = [context.product(main, splits.get(main, 1)) for main in ups]
     counters = [context.counters()] if schedule.kind == "two_pool" else []

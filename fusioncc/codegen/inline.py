@@ -1,6 +1,6 @@
 """Schedule ``inline``: every tile of a main member also accumulates ``X @ A`` for its rows and joins it at the end."""
 
-from fusioncc.codegen.bundle import bundle, by_launch
+from fusioncc.codegen.bundle import bundle
 from fusioncc.codegen.context import Context
 from fusioncc.codegen.kernel import Kernel, Part, part, total
 from fusioncc.codegen.low_rank import rank_vectors
@@ -26,7 +26,7 @@ def kernels(context: Context, schedule: Schedule) -> list[Kernel]:
     """One kernel for each launch: a main member, or a bundle of them."""
     return [
         bundle([inline_main(context, pool, main) for pool in pools for main in pool.members])
-        for pools in by_launch(schedule)
+        for pools in schedule.by_launch()
     ]
 
 

@@ -6,7 +6,7 @@ launch adds their slices in order. In ``concat`` all tiles have one shape, as if
 each other; in ``horizontal`` each member has its own.
 """
 
-from fusioncc.codegen.bundle import bundle, by_launch
+from fusioncc.codegen.bundle import bundle
 from fusioncc.codegen.context import Context
 from fusioncc.codegen.inline import inline_main
 from fusioncc.codegen.kernel import Kernel, part
@@ -25,12 +25,12 @@ def require(context: Context, schedule: Schedule) -> None:
     Raises:
         EmissionError: the pools do not make such a schedule.
     """
-    first, *later = by_launch(schedule)
+    first, *later = schedule.by_launch()
     second = later[0] if later else []
     if len(later) > 1 or any(pool.role == "up" for pool in first) or any(pool.role != "up" for pool in second):
         raise EmissionError(f"schedule {schedule.kind!r} has main and down pools in one launch, up pools in the next")
     joined = {main for pool in second for main in pool.members}
-    splits = _splits(schedule, "main")
+    splits = schedule.k_splits("main")
     added = {main for main in context.mains if context.group.branches_of(main) or splits[main] > 1}
     if joined != added:
         nodes = ", ".join(context.member(main).node for main in sorted(joined ^ added))
@@ -54,14 +54,9 @@ def _require_small_products(context: Context, splits: dict[int, int]) -> None:
 
 def kernels(context: Context, schedule: Schedule) -> list[Kernel]:
     """One kernel for what reads X and, where something is left to add, one that adds it."""
-    splits = (_splits(schedule, "main"), _splits(schedule, "down"))
-    launched = ([_members(context, pool, *splits) for pool in pools] for pools in by_launch(schedule))
+    splits = (schedule.k_splits("main"), schedule.k_splits("down"))
+    launched = ([_members(context, pool, *splits) for pool in pools] for pools in schedule.by_launch())
     return [bundle([kernel for kernels in pools for kernel in kernels]) for pools in launched]
-
-
-def _splits(schedule: Schedule, role: str) -> dict[int, int]:
-    """Slices of K of each member of a role."""
-    return {member: pool.k_split for pool in schedule.pools if pool.role == role for member in pool.members}
 
 
 def _members(context: Context, pool: Pool, mains: dict[int, int], downs: dict[int, int]) -> list[Kernel]:

@@ -1,6 +1,6 @@
 """Schedule ``split``: a down kernel writes ``X @ A``, and the main kernels open their accumulators with its join."""
 
-from fusioncc.codegen.bundle import bundle, by_launch
+from fusioncc.codegen.bundle import bundle
 from fusioncc.codegen.context import Context
 from fusioncc.codegen.k_loop import KLoop
 from fusioncc.codegen.kernel import Kernel, Part, constant, part, total
@@ -23,19 +23,19 @@ def require(context: Context, schedule: Schedule) -> None:
     require_roles(schedule, ("down", "main"))
     require_branches(context, schedule)
     require_downs_before(context, schedule, "main")
-    for pools in by_launch(schedule):
+    for pools in schedule.by_launch():
         if len(pools) > 1 and any(pool.role == "down" for pool in pools):
             raise EmissionError("a down pool has a launch of its own")
 
 
 def kernels(context: Context, schedule: Schedule) -> list[Kernel]:
     """One kernel for each launch: the downs of a pool share a pass over X; main members may be bundled."""
-    splits = {down: pool.k_split for pool in schedule.pools if pool.role == "down" for down in pool.members}
+    splits = schedule.k_splits("down")
     return [
         down_kernel(context, pools[0])
         if pools[0].role == "down"
         else bundle([joined_main(context, pool, main, splits) for pool in pools for main in pool.members])
-        for pools in by_launch(schedule)
+        for pools in schedule.by_launch()
     ]
 
 

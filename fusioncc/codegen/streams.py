@@ -11,7 +11,7 @@ persistent grid of that size); there is none yet.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusioncc.codegen.bundle import bundle, by_launch
+from fusioncc.codegen.bundle import bundle
 from fusioncc.codegen.context import Context
 from fusioncc.codegen.kernel import Kernel
 from fusioncc.codegen.lines import call, indented, paragraph
@@ -82,7 +82,7 @@ def require(context: Context, schedule: Schedule) -> None:
         EmissionError: the pools do not make such a schedule, or a vendor GEMM does not make a main product.
     """
     require_roles(schedule, ("down", "up"))
-    launched = [[pool.role for pool in pools] for pools in by_launch(schedule)]
+    launched = [[pool.role for pool in pools] for pools in schedule.by_launch()]
     if launched and (launched[0] != ["down"] or len(launched) > 2 or {*launched[-1]} != {"up"}):
         raise EmissionError("schedule 'streams' has one down pool, and up pools in the next launch")
     joined = {main for pool in schedule.pools if pool.role == "up" for main in pool.members}
