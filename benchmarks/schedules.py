@@ -19,6 +19,7 @@ import torch
 
 from fusioncc.autotune import best, ranked_pools
 from fusioncc.codegen import emit
+from fusioncc.codegen.emission import KINDS
 from fusioncc.cost_models import estimate
 from fusioncc.device import get_device
 from fusioncc.errors import FusionError
@@ -26,6 +27,7 @@ from fusioncc.group import Branch, Group, Member, Operand, Output
 from fusioncc.report import describe_pools
 from fusioncc.schedule import SCHEDULES, Schedule
 
+EMITTED = tuple(kind for kind in SCHEDULES if kind in KINDS)
 DEVICE = get_device("h200")
 LAYERS = [
     (1, 4096, (28672,), 8),
@@ -119,7 +121,7 @@ def alone(m: int, k: int, widths: tuple[int, ...]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", required=True)
-    parser.add_argument("--kinds", default=",".join(SCHEDULES[1:]))
+    parser.add_argument("--kinds", default=",".join(EMITTED))
     parser.add_argument("--layers", default="", help="indices of the groups to run, for example 0,4,7")
     parser.add_argument("--limit", type=float, default=400.0, help="seconds of timing")
     arguments = parser.parse_args()
@@ -159,7 +161,7 @@ def main() -> None:
 def summary(row: dict[str, Any]) -> None:
     """The best of each kind for one group."""
     print(row["layer"], "one GEMM", row["alone"], flush=True)
-    for kind in SCHEDULES[1:]:
+    for kind in EMITTED:
         timed = [each for each in row["schedules"] if each["kind"] == kind and "us" in each]
         wrong = sum(bool(each["wrong"]) for each in timed)
         for each in sorted(timed, key=lambda each: each["us"])[:1]:

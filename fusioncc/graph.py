@@ -20,7 +20,7 @@ DTYPE_NAMES = {
     torch.float8_e5m2: "fp8e5m2",
     torch.int8: "int8",
 }
-TORCH_DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
+TORCH_DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()} | {"int32": torch.int32}
 _EXACT = {("bf16", "fp32"), ("fp16", "fp32"), ("bf16", "fp64"), ("fp16", "fp64"), ("fp32", "fp64")}
 
 aten = torch.ops.aten

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
 
-from fusioncc.autotune.choose import ranked_pools
+from fusioncc.autotune import next_best
 from fusioncc.codegen import emit
 from fusioncc.codegen.launch import EmittedModule
 from fusioncc.cost_models import footprint
@@ -90,7 +90,9 @@ def _settle(planned: GroupPlan, setting: Setting) -> Schedule | FusionError:
             return schedule
         except KernelBuildError as error:
             failure = failure or error
-            following = None if setting.given is not None else _next(planned, schedule, error.launch, setting)
+            group = as_run(planned.group, setting.options)
+            given = setting.given is not None
+            following = None if given else next_best(group, setting.device, schedule, error.launch, planned.tier)
             if following is None:
                 return failure
             schedule = following
@@ -110,15 +112,3 @@ def _try(planned: GroupPlan, compiled: bool) -> None:
 
 def _emitted(planned: GroupPlan) -> EmittedModule:
     return emit(planned.group, planned.schedule, name=planned.kernel, tier=planned.tier, why=planned.why)
-
-
-def _next(planned: GroupPlan, schedule: Schedule, launch: int, setting: Setting) -> Schedule | None:
-    """The schedule with the pools of ``launch`` replaced by the next best; None at the end of the ranking."""
-    group = as_run(planned.group, setting.options)
-    ranking = ranked_pools(group, setting.device, schedule, planned.tier)[launch]
-    launched = schedule.by_launch()
-    at = ranking.index(launched[launch]) + 1
-    if at >= len(ranking):
-        return None
-    launched[launch] = ranking[at]
-    return replace(schedule, pools=tuple(pool for pools in launched for pool in pools))

@@ -4,6 +4,7 @@ Costs add over launches, so each launch takes its best pool by itself.
 Everything is cached by the group's signature: identical layers are planned once.
 """
 
+from dataclasses import replace
 from functools import lru_cache
 
 from fusioncc.autotune.kinds import KINDS
@@ -66,6 +67,21 @@ def ranked_pools(group: Group, device: Device, schedule: Schedule, tier: str = "
         if len(ranked) == len(launched) and all(pools in each for pools, each in zip(launched, ranked, strict=True)):
             return ranked
     raise ValueError(f"schedule {schedule.kind!r} with such pools is none of those chosen here")
+
+
+def next_best(group: Group, device: Device, schedule: Schedule, launch: int, tier: str = "fp32") -> Schedule | None:
+    """A chosen schedule with the pools of ``launch`` one step down the ranking; None at its end.
+
+    Raises:
+        ValueError: the schedule was not chosen here.
+    """
+    ranking = ranked_pools(group, device, schedule, tier)[launch]
+    launched = schedule.by_launch()
+    at = ranking.index(launched[launch]) + 1
+    if at >= len(ranking):
+        return None
+    launched[launch] = ranking[at]
+    return replace(schedule, pools=tuple(pool for pools in launched for pool in pools))
 
 
 @lru_cache(maxsize=1024)
