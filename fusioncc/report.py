@@ -158,6 +158,7 @@ def describe_pool(pool: Pool) -> str:
         f"K in {pool.k_split} slices" if pool.k_split > 1 else "",
         f"{pool.workers} workers" if pool.workers is not None else "",
         f"chunks of {pool.chunk}" if pool.chunk is not None else "",
+        "starts during the launch before" if pool.dependent else "",
     ]
     return ", ".join(part for part in parts if part)
 

@@ -29,6 +29,12 @@ class TileConfig:
     epilogue_subtiles: int = 1
     """Parts in which a TMA tile is stored, one after another: less shared memory for the output, more for stages."""
 
+    @property
+    def one_row(self) -> bool:
+        """A tile of a single row multiplies without tensor cores: every element of ``[block_n, block_k]`` sums its own
+        products, and those of a column are added behind the K loop. It streams W at the rate of the memory."""
+        return self.block_m == 1
+
 
 LEAST_RANK = 16
 """Smallest rank of a tile: the narrowest MMA; below it Hopper falls back to the old one."""
@@ -79,6 +85,9 @@ class Pool:
     """Turns of main tiles that the workers of a down pool sit out, since they come late (stripes of ``two_pool``)."""
     k_split: int = 1
     """Slices along K; each writes fp32 partial sums that the consumer adds in a fixed order."""
+    dependent: bool = False
+    """Starts while the launch before it still runs, and waits for it before reading what it writes (programmatic
+    dependent launch, Hopper on)."""
 
 
 @dataclass(frozen=True)

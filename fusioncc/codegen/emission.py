@@ -1,8 +1,11 @@
 """Emission: a group and its schedule become one readable Triton module."""
 
+from dataclasses import replace
+
 from fusioncc.codegen import inline, side_by_side, split, streams, two_pool
 from fusioncc.codegen.context import Context, mains_of
 from fusioncc.codegen.group_rules import require_group
+from fusioncc.codegen.kernel import Kernel
 from fusioncc.codegen.launch import Buffer, EmittedModule
 from fusioncc.codegen.module import Module
 from fusioncc.codegen.pool_rules import require_pools
@@ -35,7 +38,7 @@ def emit(group: Group, schedule: Schedule, *, name: str, tier: str, why: str) ->
         EmissionError: the group or the schedule has no emitted form; the message says why.
     """
     context = check(group, schedule, tier)
-    kernels = tuple(KINDS[schedule.kind].kernels(context, schedule))
+    kernels = _chained(KINDS[schedule.kind].kernels(context, schedule), schedule)
     fork = streams.Fork(context, kernels) if schedule.kind == "streams" else None
     return Module(context, schedule, name, " ".join(why.split()), kernels, _buffers(context, schedule), fork).emitted()
 
@@ -62,6 +65,16 @@ def check(group: Group, schedule: Schedule, tier: str) -> Context:
     KINDS[schedule.kind].require(context, schedule)
     require_group(context)
     return context
+
+
+def _chained(kernels: list[Kernel], schedule: Schedule) -> tuple[Kernel, ...]:
+    """The kernels, of which a dependent one is let in by the one before it."""
+    dependent = [any(pool.dependent for pool in pools) for pools in schedule.by_launch()]
+    following = [*dependent, False][1:]
+    return tuple(
+        replace(kernel, dependent=waits, triggers=waited)
+        for kernel, waits, waited in zip(kernels, dependent, following, strict=True)
+    )
 
 
 def _buffers(context: Context, schedule: Schedule) -> tuple[Buffer, ...]:

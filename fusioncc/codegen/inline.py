@@ -46,6 +46,8 @@ def inline_main(context: Context, pool: Pool, main: int) -> Kernel:
             [tile.x, tile.w, *a_tiles],
             [tile.accumulate(), *(low_rank.accumulate() for low_rank in tile.low_ranks)],
         )
+        + tile.settled()
+        + total([low_rank.settled() for low_rank in tile.low_ranks])
         + _joins(tile)
         + part("")
         + tile.epilogue()

@@ -85,6 +85,12 @@ def part(*lines: str, params: tuple[Param, ...] = ()) -> Part:
     return Part(lines, params)
 
 
+TRIGGER = part(
+    "# The next launch may start now: it waits for this one where it reads what is written here.",
+    "gdc_launch_dependents()",
+)
+
+
 def total(parts: "list[Part] | tuple[Part, ...]") -> Part:
     """The sum of the parts, in order."""
     return sum(parts, Part())
@@ -122,6 +128,10 @@ class Kernel:
     """Tile shapes of a bundle's members; empty for a single kernel."""
     walks: bool = False
     """Whether the body finds its tiles itself."""
+    dependent: bool = False
+    """Whether it starts while the launch before it still runs, for which its body waits."""
+    triggers: bool = False
+    """Whether the next launch may start as soon as all programs of this one have."""
 
     @property
     def shape(self) -> str:
@@ -135,15 +145,16 @@ class Kernel:
     @property
     def whole(self) -> Part:
         """The function's lines: one tile, or a loop in which the program walks over every ``WORKERS``-th tile."""
+        start = (TRIGGER if self.triggers else Part()) + self.prologue
         if self.walks:
-            return self.prologue + self.body
+            return start + self.body
         if self.workers is None:
             number = part("tile = tl.program_id(0)") if TILE in self.body.params else Part()
-            return self.prologue + number + self.body
+            return start + number + self.body
         workers = constant("WORKERS", self.workers)
         tiles = part(*(f"tiles = {line}" for line in self.tiles.lines), params=self.tiles.params)
         loop = part("for tile in tl.range(tl.program_id(0), tiles, WORKERS):", params=(workers,))
-        return self.prologue + tiles + loop + self.body.indented()
+        return start + tiles + loop + self.body.indented()
 
     @property
     def params(self) -> tuple[Param, ...]:
@@ -157,7 +168,8 @@ class Kernel:
     def launch(self, name: str) -> KernelLaunch:
         """The launch as data."""
         args = tuple(param.arg for param in self.params)
-        return KernelLaunch(name, args, self.grid, self.tile.num_warps, self.tile.num_stages, self.workers)
+        tile = self.tile
+        return KernelLaunch(name, args, self.grid, tile.num_warps, tile.num_stages, self.workers, self.dependent)
 
     def launch_source(self, name: str) -> tuple[str, ...]:
         """The launch as source."""
@@ -167,6 +179,7 @@ class Kernel:
         grid = tiles if self.workers is None else f"min({self.workers}, {tiles})"
         arguments = [f"{param.name}={param.expression}" for param in self.params]
         options = [f"num_warps={self.tile.num_warps}", f"num_stages={self.tile.num_stages}"]
+        options += ["**DEPENDENT"] if self.dependent else []
         return (*counted, *call(f"{name}[({grid},)]", [*arguments, *options]))
 
 

@@ -79,6 +79,8 @@ class KernelLaunch:
     num_warps: int
     num_stages: int
     workers: int | None = None
+    dependent: bool = False
+    """Starts while the launch before it still runs (programmatic dependent launch)."""
 
     def programs(self, m: int) -> int:
         """Programs for ``m`` rows."""

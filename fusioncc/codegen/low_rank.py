@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fusioncc.codegen.context import Context
 from fusioncc.codegen.kernel import Param, Part, buffer_pointer, constant, part, total
 from fusioncc.codegen.launch import Buffer
-from fusioncc.codegen.precision import Product, dot, down_product, join_product
+from fusioncc.codegen.precision import Product, dot, down_product, join_product, multiply_add
 from fusioncc.codegen.tile import Axis, Tile, block_constants, masked
 from fusioncc.group import Branch, Member
 from fusioncc.schedule import TileConfig, padded_rank
@@ -72,14 +72,23 @@ class LowRankTile:
         return self._tile(f"a{self.tail}", self.down, (ks, self.axis), bounds)
 
     def zero(self) -> Part:
-        shape = (self.padded.name, "BLOCK_M") if self.tile.swap_operands else ("BLOCK_M", self.padded.name)
-        params = (self.padded, *block_constants(self.tile, "M"))
-        zeros = part(f"{self.y} = tl.zeros(({', '.join(shape)}), tl.float32)", params=params)
+        letter = "K" if self.tile.one_row else "M"
+        shape = (self.padded.name, f"BLOCK_{letter}")
+        params = (self.padded, *block_constants(self.tile, letter))
+        ordered = shape if self.tile.swap_operands else shape[::-1]
+        zeros = part(f"{self.y} = tl.zeros(({', '.join(ordered)}), tl.float32)", params=params)
         return zeros + (part(f"{self.y}_lost = tl.zeros_like({self.y})") if self._down_product.compensated else Part())
 
     def accumulate(self) -> Part:
-        """``y += x @ a``."""
-        return part(*dot("x", f"a{self.tail}", self.y, self._down_product, self.tile.swap_operands))
+        """``y += x @ a``; a tile of one row leaves the sum along K to :meth:`settled`."""
+        a, dtypes = f"a{self.tail}", (self.context.group.lhs.dtype, self.down.weight.dtype)
+        if self.tile.one_row:
+            return part(multiply_add("x", a, self.y, *dtypes))
+        return part(*dot("x", a, self.y, self._down_product, self.tile.swap_operands))
+
+    def settled(self) -> Part:
+        """Behind the K loop ``y`` is the product."""
+        return part(f"{self.y} = tl.sum({self.y}, 1, keep_dims=True)") if self.tile.one_row else Part()
 
     def store_slice(self, buffer: Buffer, rows: Axis, wide: bool) -> Part:
         """Write the partial sum of this program's slice of K."""
@@ -132,17 +141,29 @@ class LowRankTile:
         """``acc += scale * y @ b``, or ``acc =`` that where it ``opens``; ``bias`` adds the down member's."""
         tile = self._tile(f"b{self.tail}", self.up, (self.axis, cols), ())
         names = (self.y, f"b{self.tail}", "acc")
-        joined = part(*dot(*names, self._join_product, self.tile.swap_operands, opens=opens))
+        joined = (
+            part(f"acc += tl.sum({self._fp32_b} * tl.trans({self.y}), 1, keep_dims=True)")
+            if self.tile.one_row
+            else part(*dot(*names, self._join_product, self.tile.swap_operands, opens=opens))
+        )
         return (
             self._masked() + self._scaled() + (self._biased() if bias else Part()) + tile.setup() + tile.load() + joined
         )
 
     @property
+    def _fp32_b(self) -> str:
+        return f"b{self.tail}" + ("" if self.up.weight.dtype == "fp32" else ".to(tl.float32)")
+
+    @property
     def _down_product(self) -> Product:
+        if self.tile.one_row:
+            return Product()
         return down_product(self.context.group, self.down.weight.dtype, self.context.tier)
 
     @property
     def _join_product(self) -> Product:
+        if self.tile.one_row:
+            return Product()
         return join_product(self.context.group, self.down.weight.dtype, self.up.weight.dtype, self.context.tier)
 
     def _masked(self) -> Part:

@@ -9,7 +9,7 @@ from fusioncc.codegen.k_loop import KLoop
 from fusioncc.codegen.kernel import ROWS, TILE, Kernel, Param, Part, buffer_pointer, constant, part, total
 from fusioncc.codegen.launch import Blocks
 from fusioncc.codegen.low_rank import LowRankTile, low_ranks
-from fusioncc.codegen.precision import Product, dot, main_product
+from fusioncc.codegen.precision import Product, dot, main_product, multiply_add
 from fusioncc.codegen.tile import INT32_ELEMENTS, Axis, Tile, block_constants, column_vectors, row_vectors, wide_rows
 from fusioncc.codegen.tile_order import main_order, one_row_block, tile_count
 from fusioncc.descriptors import contiguous_dim
@@ -59,7 +59,7 @@ class MainTile:
             sizes, starts = ("M", "K"), ("row_block * BLOCK_M", "k")
             return self._described("x", self.context.group.lhs, ("M", "K"), sizes, starts)
         axes = (self.read_rows, self.loop.axis)
-        return self.context.tile("x", self.context.group.lhs, axes, self._swap, self.loop.bounds)
+        return self.context.tile("x", self.context.group.lhs, axes, self._swap_x, self.loop.bounds)
 
     @property
     def w(self) -> Tile | DescriptorTile:
@@ -107,8 +107,9 @@ class MainTile:
         return order + rows + (self._cols()[0] if self.low_ranks or self.member.bias else Part())
 
     def zero(self) -> Part:
-        shape = "(BLOCK_N, BLOCK_M)" if self._swap else "(BLOCK_M, BLOCK_N)"
-        zeros = part(f"acc = tl.zeros({shape}, tl.float32)", params=block_constants(self.pool.tile, "M", "N"))
+        letters = ("N", "K" if self.pool.tile.one_row else "M") if self._swap else ("M", "N")
+        shape = ", ".join(f"BLOCK_{letter}" for letter in letters)
+        zeros = part(f"acc = tl.zeros(({shape}), tl.float32)", params=block_constants(self.pool.tile, *letters))
         return zeros + self.correction()
 
     def correction(self) -> Part:
@@ -116,8 +117,14 @@ class MainTile:
         return part("acc_lost = tl.zeros_like(acc)") if self._product.compensated else Part()
 
     def accumulate(self) -> Part:
-        """``acc += x @ w``."""
+        """``acc += x @ w``; a tile of one row leaves the sum along K to :meth:`settled`."""
+        if self.pool.tile.one_row:
+            return part(multiply_add("x", "w", "acc", self.context.group.lhs.dtype, self.member.weight.dtype))
         return part(*dot("x", "w", "acc", self._product, self._swap))
+
+    def settled(self) -> Part:
+        """Behind the K loop ``acc`` is the product."""
+        return part("acc = tl.sum(acc, 1, keep_dims=True)") if self.pool.tile.one_row else Part()
 
     @property
     def helpers(self) -> tuple[str, ...]:
@@ -171,11 +178,16 @@ class MainTile:
 
     @property
     def _product(self) -> Product:
-        return main_product(self.context.group, self.member.weight.dtype)
+        return Product() if self.pool.tile.one_row else main_product(self.context.group, self.member.weight.dtype)
 
     @property
     def _swap(self) -> bool:
         return self.pool.tile.swap_operands
+
+    @property
+    def _swap_x(self) -> bool:
+        """A row stays one: it is spread over the columns of a swapped tile."""
+        return self._swap and not self.pool.tile.one_row
 
     @property
     def _k_split(self) -> tuple[Param, ...]:

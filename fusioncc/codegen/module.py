@@ -24,6 +24,19 @@ if __name__ == "__main__" and not torch.cuda.is_available():
 import triton
 """
 LANGUAGE = "import triton.language as tl\n"
+DEPENDENT = """if triton.knobs.runtime.interpret:  # one launch after another, nothing to wait for
+    DEPENDENT = {}
+
+    def gdc_launch_dependents():
+        pass
+
+    def gdc_wait():
+        pass
+else:
+    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+    DEPENDENT = {"launch_pdl": True}  # starts while the launch before it still runs
+"""
 
 
 @dataclass(frozen=True)
@@ -83,7 +96,9 @@ class Module:
         return "\n\n".join(sections)
 
     def _imports(self) -> str:
-        return "import contextlib\n" * (self.fork is not None) + IMPORTS + LANGUAGE * bool(self.kernels)
+        early = any(kernel.dependent for kernel in self.kernels)
+        contexts = "import contextlib\n" * (self.fork is not None)
+        return contexts + IMPORTS + LANGUAGE * bool(self.kernels) + f"\n{DEPENDENT}" * early
 
     def _header(self) -> tuple[str, ...]:
         group = self.context.group
@@ -168,8 +183,9 @@ def _scaled(scale: float, *factors: str) -> str:
 
 def _tile_words(kernel: Kernel) -> str:
     count = " + ".join(f"{blocks.count}" for blocks in kernel.grid)
+    early = ", starts during the launch before" * kernel.dependent
     programs = f"{count} programs for a block of rows"
     if kernel.workers is not None:
         tma = ", TMA" * kernel.tile.tma
         programs = f"{count} tiles for a block of rows{tma}, {kernel.workers} persistent programs"
-    return f"tile {kernel.shape}, {programs}, {kernel.tile.num_warps} warps, {kernel.tile.num_stages} stages"
+    return f"tile {kernel.shape}, {programs}, {kernel.tile.num_warps} warps, {kernel.tile.num_stages} stages{early}"

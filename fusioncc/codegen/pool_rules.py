@@ -10,6 +10,8 @@ MAX_BLOCK = 256
 """Widest block of a tile, in elements."""
 SPLIT_MAINS = ("concat", "horizontal")
 """Kinds whose main tiles may be split along K: a later launch adds the slices."""
+MAX_ONE_ROW = 2**15
+"""Most elements of W, or of A for each column of a rank, that a tile of one row holds."""
 MAX_CHUNK, MAX_LATE = 64, 64
 """Most tiles taken from a queue at once; most turns that down workers sit out."""
 
@@ -26,6 +28,7 @@ def require_pools(context: Context, schedule: Schedule) -> None:
         if pool.role != "down" and pool.k_split != 1 and (pool.role == "up" or schedule.kind not in SPLIT_MAINS):
             raise EmissionError(f"schedule {schedule.kind!r} has no K split of main tiles")
         _require_launch(schedule, position)
+        _require_dependent(schedule, position)
         _require_tile(context, pool)
         _require_descriptors(context, schedule, pool)
         members = {(pool.role == "up", index) for index in pool.members}
@@ -94,6 +97,9 @@ def _require_numbers(context: Context, pool: Pool) -> None:
 def _require_tile(context: Context, pool: Pool) -> None:
     if pool.tile.epilogue_subtiles not in ((1, 2) if pool.tile.tma else (1,)):
         raise EmissionError("a TMA tile is stored whole or in 2 epilogue subtiles, other tiles whole")
+    if pool.tile.one_row:
+        _require_one_row(context, pool)
+        return
     for size in (pool.tile.block_m, pool.tile.block_n, pool.tile.block_k):
         if size > MAX_BLOCK:
             raise EmissionError(f"a block is at most {MAX_BLOCK} elements wide")
@@ -105,6 +111,25 @@ def _require_tile(context: Context, pool: Pool) -> None:
         raise EmissionError(f"a compensated fp32 sum takes K steps of at most {COMPENSATED_STEP}")
 
 
+def _require_one_row(context: Context, pool: Pool) -> None:
+    tile, group = pool.tile, context.group
+    if group.m_symbol or group.m != 1 or not tile.swap_operands or tile.tma or pool.role == "up":
+        raise EmissionError("tiles of one row are emitted for main and down pools of groups with one row, swapped")
+    columns = 1 if pool.role == "down" else tile.block_n
+    if any(size < 1 or size & (size - 1) for size in (columns, tile.block_k)):
+        raise EmissionError("the sides of a tile are powers of two")
+    if columns * tile.block_k > MAX_ONE_ROW:
+        raise EmissionError(f"a tile of one row has at most {MAX_ONE_ROW} elements of a weight")
+
+
+def _require_dependent(schedule: Schedule, position: int) -> None:
+    """A dependent launch has one before it, and its kind of kernel waits where it reads what that one writes."""
+    pool = schedule.pools[position]
+    waits = {"split": "main", **dict.fromkeys(SPLIT_MAINS, "up")}
+    if pool.dependent and (pool.launch == 0 or waits.get(schedule.kind) != pool.role):
+        raise EmissionError(f"a {pool.role} pool of launch {pool.launch} in {schedule.kind!r} cannot start early")
+
+
 def _require_launch(schedule: Schedule, position: int) -> None:
     """Pools come in order of their launches; those of one launch are alike in all that a kernel fixes once."""
     before, pool = schedule.pools[:position], schedule.pools[position]
@@ -112,10 +137,10 @@ def _require_launch(schedule: Schedule, position: int) -> None:
         raise EmissionError("pools are listed in order of their launches, which count from 0")
     if not before or before[-1].launch != pool.launch:
         return
-    fixed = [(each.tile.num_warps, each.tile.num_stages) for each in (before[-1], pool)]
+    fixed = [(each.tile.num_warps, each.tile.num_stages, each.dependent) for each in (before[-1], pool)]
     workers = {each.workers for each in (before[-1], pool)} if schedule.kind != "two_pool" else ()
     if fixed[0] != fixed[1] or len(workers) > 1:
-        raise EmissionError("pools of one launch have the same warps, stages and workers")
+        raise EmissionError("pools of one launch start together, with the same warps, stages and workers")
 
 
 def _require_descriptors(context: Context, schedule: Schedule, pool: Pool) -> None:

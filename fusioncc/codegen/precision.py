@@ -78,7 +78,7 @@ def join_product(group: Group, a: str, b: str, tier: str) -> Product:
 
 
 def compensates(group: Group, members: tuple[Member, ...], tier: str) -> bool:
-    """Whether a product of X with one of the members, main or down, is compensated."""
+    """Whether a product of X with one of the members, main or down, is compensated on tiles of several rows."""
     products = [
         main_product(group, member.weight.dtype)
         if member.role == "main"
@@ -112,6 +112,13 @@ def to_tf32(a):
     nearest = ((a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
     return tl.where((a == a) & (tl.abs(nearest) < float("inf")), nearest, a)
 """
+
+
+def multiply_add(left: str, right: str, acc: str, x: str, w: str) -> str:
+    """``acc += left * right``, element by element in fp32: a K step of a tile of one row (``x``, ``w``: their
+    dtypes)."""
+    sides = (_to_fp32(w).format(operand=right), _to_fp32(x).format(operand=left))
+    return f"{acc} += {' * '.join(sides)}"
 
 
 def dot(left: str, right: str, acc: str, product: Product, swap: bool, *, opens: bool = False) -> tuple[str, ...]:

@@ -13,6 +13,11 @@ from fusioncc.codegen.tile_order import down_order, one_row_block, tile_count
 from fusioncc.errors import EmissionError
 from fusioncc.schedule import Pool, Schedule
 
+WAITING_ROWS = 64
+"""Rows of a tile up to which a dependent launch joins behind its K loop: such tiles wait for memory. Larger ones pay
+more for the second product (measured on an H200: 1 to 2 % at 256 to 2048 rows)."""
+WAIT = part("", "# The launch before may still run; what it writes is complete from here on.", "gdc_wait()")
+
 
 def require(context: Context, schedule: Schedule) -> None:
     """Down pools, each in a launch of its own, before the main pools that join what they compute.
@@ -47,7 +52,8 @@ def down_kernel(context: Context, pool: Pool) -> Kernel:
     width = max(context.group.k, pool.k_split * max(int(context.slices(down, 1).shape[2]) for down in pool.members))
     wide = wide_rows(context.group, width)
     rows, read_rows, write_rows = row_vectors(pool.tile, one_block=one_row_block(context.group, pool), wide=wide)
-    x = context.tile("x", context.group.lhs, (read_rows, loop.axis), pool.tile.swap_operands, loop.bounds)
+    swap = pool.tile.swap_operands and not pool.tile.one_row
+    x = context.tile("x", context.group.lhs, (read_rows, loop.axis), swap, loop.bounds)
     a_tiles = [low_rank.a_tile(loop.axis, loop.bounds) for low_rank in lows]
     body = (
         down_order(context.group, pool)
@@ -58,6 +64,7 @@ def down_kernel(context: Context, pool: Pool) -> Kernel:
         + loop.starts(x, *a_tiles)
         + total([low_rank.zero() for low_rank in lows])
         + loop.run([x, *a_tiles], [low_rank.accumulate() for low_rank in lows])
+        + total([low_rank.settled() for low_rank in lows])
         + part("")
     )
     for low_rank in lows:
@@ -74,14 +81,36 @@ def down_kernel(context: Context, pool: Pool) -> Kernel:
 
 
 def joined_main(context: Context, pool: Pool, main: int, splits: dict[int, int]) -> Kernel:
-    """The main GEMM; joining before the K loop measured faster than after it."""
+    """The main GEMM. Joining before the K loop measured faster than after it, unless the tile has the loop to wait
+    for a down launch that still runs."""
     tile = MainTile(context, pool, main)
+    if pool.tile.one_row or (pool.dependent and pool.tile.block_m <= WAITING_ROWS):
+        return joined_last(tile, splits, WAIT if pool.dependent else Part())
     body = (
         rank_vectors(tile.low_ranks)
         + tile.vectors()
+        + (WAIT if pool.dependent else Part())
         + (opening(tile, splits) if tile.low_ranks else tile.zero())
         + tile.loop.starts(tile.x, tile.w)
         + tile.loop.run([tile.x, tile.w], [tile.accumulate()])
+        + part("")
+        + tile.epilogue()
+    )
+    return tile.kernel("main", body, (tile.x, tile.w, tile.out))
+
+
+def joined_last(tile: MainTile, splits: dict[int, int], wait: Part) -> Kernel:
+    """A main tile that reads the down products, once it need not ``wait`` for them, behind its K loop."""
+    body = (
+        rank_vectors(tile.low_ranks)
+        + tile.vectors()
+        + part("")
+        + tile.loop.starts(tile.x, tile.w)
+        + tile.zero()
+        + tile.loop.run([tile.x, tile.w], [tile.accumulate()])
+        + tile.settled()
+        + wait
+        + total([joined(tile, low_rank, splits, opens=False) for low_rank in tile.low_ranks])
         + part("")
         + tile.epilogue()
     )

@@ -17,11 +17,10 @@ same bits every time.
 
 from fusioncc.codegen.bundle import Together
 from fusioncc.codegen.context import Context
-from fusioncc.codegen.kernel import Kernel, Param, Part, buffer_pointer, constant, part, total
-from fusioncc.codegen.low_rank import rank_vectors
+from fusioncc.codegen.kernel import Kernel, Param, Part, buffer_pointer, constant, part
 from fusioncc.codegen.main_tile import MainTile
 from fusioncc.codegen.pool_rules import require_branches, require_roles
-from fusioncc.codegen.split import down_kernel, joined
+from fusioncc.codegen.split import down_kernel, joined_last
 from fusioncc.codegen.tile_order import one_row_block
 from fusioncc.errors import EmissionError
 from fusioncc.schedule import Pool, Schedule
@@ -92,20 +91,8 @@ def kernels(context: Context, schedule: Schedule) -> list[Kernel]:
 def published_main(context: Context, pool: Pool, main: int, down: Pool) -> Kernel:
     """A main tile: the K loop, then the wait for what the down workers publish, the join and the store."""
     tile = MainTile(context, pool, main)
-    splits = dict.fromkeys(down.members, down.k_split)
-    body = (
-        tile.vectors()
-        + rank_vectors(tile.low_ranks)
-        + part("")
-        + tile.loop.starts(tile.x, tile.w)
-        + tile.zero()
-        + tile.loop.run([tile.x, tile.w], [tile.accumulate()])
-        + (_wait(context, pool, down) if tile.low_ranks else Part())
-        + total([joined(tile, low_rank, splits, opens=False) for low_rank in tile.low_ranks])
-        + part("")
-        + tile.epilogue()
-    )
-    return tile.kernel("main", body, (tile.x, tile.w, tile.out))
+    wait = _wait(context, pool, down) if tile.low_ranks else Part()
+    return joined_last(tile, dict.fromkeys(down.members, down.k_split), wait)
 
 
 def _wait(context: Context, pool: Pool, down: Pool) -> Part:

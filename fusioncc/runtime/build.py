@@ -50,7 +50,9 @@ def _build_launch(emitted: EmittedModule, function: Any, launch: KernelLaunch, p
         else:
             arguments[arg.name] = m if arg.kind == "rows" else arg.value
     try:
-        kernel = function.warmup(**arguments, grid=(1,), num_warps=launch.num_warps, num_stages=launch.num_stages)
+        options: dict[str, Any] = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
+        options |= {"launch_pdl": True} if launch.dependent else {}
+        kernel = function.warmup(**arguments, grid=(1,), **options)
         kernel._init_handles()
     except (CompilationError, PTXASError, OutOfResources, RuntimeError, ValueError, AssertionError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[-1]

@@ -102,6 +102,11 @@ def split(value: Group, tile: TileConfig, down: TileConfig, k_split: int = 1, gr
     return Schedule("split", (Pool("down", downs, down, 0, k_split=k_split), *mains))
 
 
+def early(schedule: Schedule) -> Schedule:
+    """Every launch but the first starts during the one before it."""
+    return replace(schedule, pools=tuple(replace(pool, dependent=pool.launch > 0) for pool in schedule.pools))
+
+
 def side_by_side(
     value: Group, kind: str, tile: TileConfig, down: TileConfig, k_split: int = 1, main_split: int = 1
 ) -> Schedule:
@@ -169,6 +174,9 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
     narrow = TileConfig(16, 32, 128, 4, 4, swap_operands=True)
     down = TileConfig(64, 16, 128, 4, 4)
     small = TileConfig(32, 64, 32, 4, 3)
+    row = TileConfig(1, 2, 2048, 4, 1, swap_operands=True)
+    one_row = group(1, 4096, *(Main(n, (Lora(16),)) for n in (4096, 1024, 1024)))
+    plain_row = group(1, 4096, *(Main(n, ()) for n in (4096, 1024, 1024)))
     mlp = group(64, 4096, Main(28672))
     q_k_v = group(512, 4096, *(Main(n, (Lora(16, dtype="fp32"),)) for n in (4096, 1024, 1024)), symbol="s0")
     tiny = group(1, 4096, Main(28672))
@@ -195,6 +203,14 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
         "inline_qkv_fp32_adapters": (q_k_v, inline(q_k_v, big), "fp32"),
         "inline_ragged": (ragged, inline(ragged, small, group_m=4), "fp32"),
         "inline_fp32": (biased, inline(biased, small), "fp32"),
+        "split_one_row": (
+            one_row,
+            early(bundled(split(one_row, row, replace(row, block_n=16, block_k=256), k_split=4))),
+            "fp32",
+        ),
+        "split_early": (mlp, early(split(mlp, big, down, k_split=4)), "fp32"),
+        "split_early_tma": (long, early(split(long, replace(wide, tma=True), down, k_split=4)), "fp32"),
+        "concat_one_row": (plain_row, Schedule("concat", (Pool("main", plain_row.mains, row, 0),)), "fp32"),
         "split_ieee": (ieee, split(ieee, small, replace(DOWN, block_k=32), k_split=2), "fp32"),
         "split_mlp": (mlp, split(mlp, big, down, k_split=8), "fp32"),
         "split_qkv_relaxed": (q_k_v, split(q_k_v, TileConfig(128, 128, 64, 8, 3), down, k_split=4), "relaxed"),
