@@ -26,6 +26,8 @@ def measured(name: str) -> Callable[[Row], str]:
     """A column of measured values with their spread."""
 
     def cell(row: Row) -> str:
+        if name not in row:
+            return "refused" if f"{name}_refused" in row else "-"
         spread = row.get(f"{name}_spread")
         return f"{row[name]:g}" + (f" ± {spread:g}" if spread is not None else "")
 
@@ -85,6 +87,14 @@ COLUMNS["bundles"] = {
     "to torch.compile": change("fusioncc", "compile"),
 }
 COLUMNS["llama_lora_fp32"] = COLUMNS["llama_lora"]
+COLUMNS["lora_schedules"] = {
+    "M, K, N, r": plain("shape"),
+    "GEMM alone": measured("gemm_alone"),
+    **{kind: measured(kind) for kind in ("split", "inline", "two_pool", "streams", "horizontal", "concat")},
+    "chosen": plain("schedule"),
+}
+FILES = {"lora_schedules": "lora_linear"}
+"""Tables that read the results of another name."""
 
 
 def table(name: str, result: dict[str, Any]) -> str:
@@ -101,7 +111,7 @@ def filled(text: str, folder: Path) -> str:
     """``text`` with every marked table made anew from the results in ``folder``."""
 
     def fill(match: re.Match[str]) -> str:
-        path = folder / f"{match[2]}.json"
+        path = folder / f"{FILES.get(match[2], match[2])}.json"
         body = table(match[2], json.loads(path.read_text(encoding="utf-8"))) if path.exists() else "Not measured yet.\n"
         return f"{match[1]}{body}{match[3]}"
 

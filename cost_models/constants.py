@@ -52,9 +52,42 @@ SKINNY_GEMM_US = 7.0
 SKINNY_N = 128
 """Columns up to which the floor applies. Highest rank in use."""
 
-SLICE_US = 0.1
-"""One more slice of partial sums read by every tile of the consumer, us. Assumed: the sweep timed split mains behind 8
-slices only."""
+EARLY_START_US = 0.7
+"""From the start of a launch until the programs of a dependent one run beside it, us. Fitted with ``LAST_JOIN_US``:
+adapters cost 1.2 to 2.5 us at 1 to 64 rows."""
+
+EARLY_SAVES_US = 1.2
+"""What starting early saves a launch that waits before its K loop: most of the gap between two launches, us. Measured:
+1.0 to 1.5 at 256 to 2048 rows."""
+
+LAST_JOIN_US = 1.2
+"""Reading the partial sums and B behind the K loop, us, for the last programs of a launch: the others' hide behind
+loads."""
+
+BESIDE = 1.6
+"""Time of a down pass beside main tiles that stream from memory, over its time alone. Fitted: 1 to 8 slices at 1, 16
+and 64 rows."""
+
+ROW_STEP_US = 0.5
+"""K step of a down tile of one row, us: few programs, which hide nothing of each other. Measured: 0.6 beside main
+tiles."""
+
+ROW_LATENCY_US = 0.1
+"""Time of a program with a tile of one row that nobody else delays, us: the loads of all its steps, and of its
+neighbours, are under way together. Fitted with ``ROW_DRAW`` at N = 6144 and 28672."""
+
+ROW_DRAW = 0.4
+"""What such a tile takes of a multiprocessor's L2 port over one whose operands pass through shared memory."""
+
+ROW_RATE = 0.4
+"""Fraction of the fp32 rate of a tile of one row: beside its multiply-add it widens both operands. Assumed."""
+
+SLICE_US_KB = 0.04
+"""One more slice of partial sums read by every tile of the consumer, us for each KiB of it. Measured behind a K loop:
+0.02 us at 16x16, 0.2 at 64x16, 0.5 at 64x64."""
+
+MAIN_SLICE_US = 0.1
+"""The same for a slice of a main product, us, beside its traffic. Assumed."""
 
 EVENTS_US = 3.0
 """A fork to other streams and the join behind it: an event recorded and waited for on each side, us. Assumed."""

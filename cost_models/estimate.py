@@ -3,7 +3,7 @@
 from fusioncc.cost_models.cost import ADDED, OVERLAPPING, Cost
 from fusioncc.cost_models.launch import Launch
 from fusioncc.cost_models.launches import launches
-from fusioncc.cost_models.overlap import overlapped
+from fusioncc.cost_models.overlap import hides, overlapped, started_early
 from fusioncc.cost_models.tiles import grid_cost
 from fusioncc.cost_models.traffic import warm_names
 from fusioncc.cost_models.vendor import pointwise_cost, vendor_cost
@@ -26,16 +26,20 @@ def estimate(group: Group, schedule: Schedule, device: Device, tier: str = "fp32
     rate, a tile that does not fit).
 
     ``dram``, ``l2`` and ``mma`` overlap inside a launch (the largest counts) and are summed over launches; ``latency``,
-    ``launch`` and ``tail`` come on top. Launches on streams of their own count as one. ``binds`` is the term that costs
-    most.
+    ``launch`` and ``tail`` come on top. Launches on streams of their own count as one, and so do a launch and the one
+    that starts early beside it. ``binds`` is the term that costs most.
     """
     sequence = launches(group, schedule, tier)
     costs: list[Cost] = []
     beside: list[Cost] = []
+    before: Launch | None = None
     for launch, warm in zip(sequence, warm_names(sequence, device), strict=True):
         cost = launch_cost(launch, warm, device)
         if cost is None:
             return None
+        if launch.pool is not None and launch.pool.dependent:
+            cost = started_early(costs.pop(), cost, hides=hides(before, launch))
+        before = launch
         (beside if launch.beside else costs).append(cost)
     costs += [overlapped(beside)] if beside else []
     terms = tuple((name, sum(getattr(cost, name) for cost in costs)) for name in (*OVERLAPPING, *ADDED))

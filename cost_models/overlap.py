@@ -1,9 +1,10 @@
-"""Time of launches that run at the same time, on streams of their own, from a fork to a join."""
+"""Time of launches that run at the same time: on streams of their own, or the next one started early."""
 
 from collections.abc import Sequence
 
 from fusioncc.cost_models import constants as c
 from fusioncc.cost_models.cost import Cost
+from fusioncc.cost_models.launch import Launch
 
 
 def overlapped(costs: Sequence[Cost]) -> Cost:
@@ -20,4 +21,41 @@ def overlapped(costs: Sequence[Cost]) -> Cost:
         dram_bytes=sum(cost.dram_bytes for cost in costs),
         tiles=sum(cost.tiles for cost in costs),
         waves=sum(cost.waves for cost in costs),
+    )
+
+
+def exposed_us(before: Cost, cost: Cost) -> float:
+    """What remains to be seen of a down pass beside main tiles that join last, us: they wait first when those of one
+    wave are through with their K loops."""
+    window = (cost.us - cost.launch) / max(cost.waves, 1.0)
+    return max(c.BESIDE * (before.us - before.launch) - c.EARLY_START_US - window, 0.0)
+
+
+def started_early(before: Cost, cost: Cost, *, hides: bool) -> Cost:
+    """A launch and the dependent one behind it. Main tiles that join last ``hide`` a down pass, which runs beside them.
+    Others wait first, and save most of the gap between launches."""
+    if hides:
+        us = before.launch + c.EARLY_START_US + cost.us - cost.launch + exposed_us(before, cost)
+    else:
+        us = before.us + max(cost.us - c.EARLY_SAVES_US, 0.0)
+    dram, l2, mma = before.dram + cost.dram, before.l2 + cost.l2, before.mma + cost.mma
+    tail, least = before.tail + cost.tail, max(dram, l2, mma)
+    return Cost(
+        dram=dram,
+        l2=l2,
+        mma=mma,
+        latency=max(us - least - before.launch - tail, 0.0),
+        launch=before.launch,
+        tail=tail,
+        dram_bytes=before.dram_bytes + cost.dram_bytes,
+        tiles=before.tiles + cost.tiles,
+        waves=before.waves + cost.waves,
+    )
+
+
+def hides(before: Launch | None, launch: Launch) -> bool:
+    """Whether a launch is one of main tiles that start beside a down pass and join last."""
+    down = before is not None and before.body == "down"
+    return (
+        down and launch.body == "join" and launch.pool is not None and launch.pool.dependent and launch.pool.joins_last
     )

@@ -20,6 +20,11 @@ MMA_BARRIER_BYTES = 16
 """Barrier of each asynchronous MMA of a loop at capability 100, likewise."""
 BUNDLE_BYTES = 1024
 """What a bundle through TMA needs beside its largest part: parts lie in one memory, but not byte for byte. Likewise."""
+ROW_SUM_BYTES = 64
+"""Shared memory of the sum along K behind a tile of one row, for each column and warp: a bound (Triton 3.7)."""
+ROW_REGISTERS = (40, 1.5)
+"""Registers of a thread of such a tile: some, and as many times its accumulators (its operands lie in registers too).
+Compiled for capability 90 by Triton 3.7: 32 to 56 at 16 accumulators, 37 to 93 at 32, 121 at 48, 168 at 96."""
 MAX_REGISTERS = 255
 UNIT_REGISTERS = 6
 """Registers for each accumulator of a compensated product. At 4, tiles of 32x64 with a padded rank of 64 spilled."""
@@ -51,6 +56,8 @@ def _accumulators(launch: Launch) -> float:
     width = 0 if launch.body == "down" else tile.block_n
     if launch.body in ("inline", "down"):
         width += sum(rank.padded for rank in launch.ranks)
+    if tile.one_row:
+        return tile.block_k * width / (32 * tile.num_warps)
     return tile.block_m * width * (UNIT_REGISTERS if launch.unit == "fp32" else 1) / (32 * tile.num_warps)
 
 
@@ -77,8 +84,11 @@ def _shared_bytes(launch: Launch, device: Device) -> int:
     """
     assert launch.pool is not None
     tile = launch.pool.tile
+    if tile.one_row:
+        return ROW_SUM_BYTES * columns(launch) * tile.num_warps
     buffers = tile.num_stages - (device.capability < 90)
-    loop = max(1, buffers) * step_bytes(launch) + (_joined_bytes(launch) if launch.body == "join" else _pieces(launch))
+    loop = max(1, buffers) * step_bytes(launch)
+    loop += _joined_bytes(launch) if launch.body == "join" else _pieces(launch) + _held_bytes(launch)
     if launch.body == "inline" and launch.unit == "tf32" and device.capability < 90:
         loop += tile.block_m * tile.block_k * launch.x_element  # X rounded for both products, once: Triton 3.8
     output = tile.block_m * columns(launch) * (4 if launch.body == "down" else launch.out_element)
@@ -92,6 +102,13 @@ def _pieces(launch: Launch) -> int:
     """Bytes of the 16-bit pieces of fp32 adapters in one step."""
     assert launch.pool is not None
     return launch.pool.tile.block_k * 2 * sum(rank.padded * rank.pieces for rank in launch.ranks if rank.pieces > 1)
+
+
+def _held_bytes(launch: Launch) -> int:
+    """Bytes of the B that an inline tile loads before its K loop."""
+    assert launch.pool is not None
+    tile, held = launch.pool.tile, launch.ranks if launch.body == "inline" else ()
+    return sum(tile.block_n * rank.padded * rank.element for rank in held if tile.holds_b(rank.padded))
 
 
 def _joined_bytes(launch: Launch) -> int:
@@ -111,8 +128,10 @@ def occupancy(launch: Launch, device: Device) -> int:
 def _occupancy(launch: Launch, device: Device) -> int:
     assert launch.pool is not None
     threads = 32 * launch.pool.tile.num_warps
-    overhead = OVERHEAD_REGISTERS[warp_group_mma(launch, device)]
-    registers = min(MAX_REGISTERS, ceil((accumulators(launch) + overhead) / 8) * 8)
+    overhead, each = OVERHEAD_REGISTERS[warp_group_mma(launch, device)], 1.0
+    if launch.pool.tile.one_row:
+        overhead, each = ROW_REGISTERS
+    registers = min(MAX_REGISTERS, ceil((each * accumulators(launch) + overhead) / 8) * 8)
     shared = shared_bytes(launch, device)
     if shared > device.shared_bytes:
         return 0

@@ -58,9 +58,10 @@ def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | No
     tile_l2 = sum(grid.tiles * grid.l2 for grid in grids) / tiles
     tile_mma = sum(grid.tiles * grid.mma for grid in grids) / tiles
     fluid = max(dram, spread * tile_l2, spread * tile_mma)
-    busy = (dram, busiest * tile_l2, busiest * tile_mma)
+    longest = (max(grid.l2 for grid in grids), max(grid.mma for grid in grids))
+    busy = (dram, max(busiest * tile_l2, longest[0]), max(busiest * tile_mma, longest[1]))
     chain = ceil(busiest / resident) * max(grid.chain for grid in grids)
-    join = max(c.SLICE_US * part.slices if part.body == "join" else 0.0 for part in launch.parts)
+    join = max(map(_join_us, launch.parts))
     return Cost(
         dram=dram,
         l2=spread * tile_l2,
@@ -102,7 +103,8 @@ def _l2_us(launch: Launch, steps: int, device: Device) -> float:
     """Time that the operands of one tile take through the L2 port of a multiprocessor, us."""
     assert launch.pool is not None
     tile = launch.pool.tile
-    drawn = steps * step_bytes(launch, min(launch.m, tile.block_m)) * (c.TMA_DRAW if tile.tma else 1.0)
+    share = c.TMA_DRAW if tile.tma else c.ROW_DRAW if tile.one_row else 1.0
+    drawn = steps * step_bytes(launch, min(launch.m, tile.block_m)) * share
     return drawn * device.multiprocessors / (device.l2_gbps * 1e3 * c.L2_SM_SHARE)
 
 
@@ -112,8 +114,24 @@ def _mma_us(launch: Launch, steps: int, device: Device) -> float:
     tile = launch.pool.tile
     low = 0 if launch.body == "join" else sum(max(r.padded, c.INLINE_MIN_COLUMNS) * r.pieces for r in launch.ranks)
     work = 2 * tile.block_m * ((0 if launch.body == "down" else tile.block_n) + low) * tile.block_k * steps
-    rate = unit_tflops(launch.unit, device) * 1e6 / device.multiprocessors * mma_fraction(launch, device)
-    return work / rate
+    tflops = unit_tflops(launch.unit, device) * mma_fraction(launch, device)
+    if tile.one_row:
+        tflops = device.fp32_tflops * c.ROW_RATE
+    return work / (tflops * 1e6 / device.multiprocessors)
+
+
+def _join_us(launch: Launch) -> float:
+    """What a join costs beyond the chain of its program, us: the last programs have nothing to hide it."""
+    if launch.body != "join":
+        return 0.0
+    assert launch.pool is not None
+    return slice_us(launch) * launch.slices + (c.LAST_JOIN_US if launch.pool.joins_last else 0.0)
+
+
+def slice_us(launch: Launch) -> float:
+    """What one more slice of partial sums costs the tiles that add them, us."""
+    assert launch.pool is not None
+    return c.SLICE_US_KB * max(launch.pool.tile.block_m * sum(rank.padded for rank in launch.ranks) * 4 / 1024, 1.0)
 
 
 def _chain_us(launch: Launch, steps: int, device: Device) -> float:
@@ -122,4 +140,7 @@ def _chain_us(launch: Launch, steps: int, device: Device) -> float:
     step = c.LOAD_LATENCY_US / max(1, launch.pool.tile.num_stages - 1)
     if launch.unit == "tf32" or (launch.body == "inline" and _warp_level_hopper(launch, device)):
         step += c.EXPOSED_LOAD_US
-    return steps * step + (c.JOIN_US if launch.body == "join" else 0.0)
+    if launch.pool.tile.one_row:
+        return steps * c.ROW_STEP_US if launch.body == "down" else c.ROW_LATENCY_US
+    opens = launch.body == "join" and not launch.pool.joins_last
+    return steps * step + (c.JOIN_US if opens else 0.0)

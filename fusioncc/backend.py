@@ -22,6 +22,7 @@ from fusioncc.errors import OptionError
 from fusioncc.fusion_pass import FusionPass
 from fusioncc.plan import Plan
 from fusioncc.records import PlanLog, current_record
+from fusioncc.runtime.dependent import dependent_launches
 from fusioncc.runtime.executor import profile, runnable
 from fusioncc.runtime.merged import MergedWeights
 from fusioncc.runtime.plan_cache import PlanCache
@@ -147,7 +148,8 @@ def _inductor_rest(
         log.cache = PlanCache.of(gm, example_inputs, (key, sorted(patches.items())))
     before = _cache_hits()
     patches = {**patches, "post_grad_custom_pre_pass": fusion}
-    compiled: Any = compile_fx(gm, example_inputs, config_patches=patches)
+    with dependent_launches():
+        compiled: Any = compile_fx(gm, example_inputs, config_patches=patches)
     if not fusion.plans and _cache_hits() > before:
         log.recall()
     return with_descriptors(compiled)

@@ -35,7 +35,18 @@ class TileConfig:
         products, and those of a column are added behind the K loop. It streams W at the rate of the memory."""
         return self.block_m == 1
 
+    def holds_b(self, padded: int) -> bool:
+        """Whether an inline tile keeps a B of this padded rank from before its K loop on: small tiles of few rows wait
+        for memory, and would wait once more for B."""
+        return self.block_m <= WAITING_ROWS and padded * self.block_n <= HELD_B * self.num_warps
 
+
+WAITING_ROWS = 64
+"""Rows of a tile up to which it waits for memory rather than for the tensor cores. A dependent launch of such tiles
+joins behind its K loop; larger ones pay more for a second product there (measured on an H200: 1 to 2 % at 256 to 2048
+rows)."""
+HELD_B = 512
+"""Elements of B that a warp may hold during a K loop."""
 LEAST_RANK = 16
 """Smallest rank of a tile: the narrowest MMA; below it Hopper falls back to the old one."""
 
@@ -88,6 +99,11 @@ class Pool:
     dependent: bool = False
     """Starts while the launch before it still runs, and waits for it before reading what it writes (programmatic
     dependent launch, Hopper on)."""
+
+    @property
+    def joins_last(self) -> bool:
+        """Whether main tiles of ``split`` read the down products behind their K loop, not before it."""
+        return self.role == "main" and (self.tile.one_row or (self.dependent and self.tile.block_m <= WAITING_ROWS))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from fusioncc.group import Group, Operand
 from fusioncc.passes.insert_merged import insert_merged
 from fusioncc.passes.insertion import Insertion, as_matrix, shaped_like
 from fusioncc.runtime.build import tuned
+from fusioncc.runtime.dependent import marked
 from fusioncc.runtime.interpreter import launcher
 from fusioncc.runtime.opaque import OPAQUE
 from fusioncc.seam import translated
@@ -236,7 +237,8 @@ def _launch_node(
     constants = {arg.name: arg.value for arg in launch.args if arg.kind == "constexpr"}
     tensors = {arg.name: given(arg) for arg in launch.args if arg.kind != "constexpr"}
     fresh = {arg.name: str(arg.value) for arg in launch.args if arg.kind == "buffer" and arg.value not in written}
-    kernel = tuned(getattr(module, launch.kernel), launch.num_warps, launch.num_stages)
+    function = getattr(module, launch.kernel)
+    kernel = tuned(marked(function) if launch.dependent else function, launch.num_warps, launch.num_stages)
     node = insertion.call(
         triton_kernel_wrapper_functional,
         (),

@@ -4,25 +4,30 @@ Costs add over launches, so each launch takes its best pool by itself.
 Everything is cached by the group's signature: identical layers are planned once.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fusioncc.autotune.kinds import KINDS
-from fusioncc.autotune.space import Space, spaces
-from fusioncc.cost_models.constants import SLICE_US
+from fusioncc.autotune.space import Choice, Space, spaces
+from fusioncc.cost_models.constants import MAIN_SLICE_US
+from fusioncc.cost_models.cost import Cost
 from fusioncc.cost_models.estimate import estimate, launch_cost
 from fusioncc.cost_models.launches import launches
+from fusioncc.cost_models.overlap import exposed_us, hides
+from fusioncc.cost_models.tiles import slice_us
 from fusioncc.cost_models.traffic import warm_names
 from fusioncc.device import Device
 from fusioncc.group import Group
 from fusioncc.schedule import Candidate, Estimate, Pool, Schedule
 
+HIDDEN_SHARE = 0.05
+"""What a down pass that other tiles hide costs of its time: of equal ones the shorter is taken."""
 Pools = tuple[Pool, ...]
 """The pools of one launch."""
-ON_REQUEST = ("streams", "concat", "horizontal", "two_pool", "merged")
-"""Kinds that run only when they are asked for: ``merged`` copies weights, and the predictions of the others are not
-held to a measurement yet."""
-MIN_GAIN = 0.015
+ON_REQUEST = ("streams", "two_pool", "merged")
+"""Kinds that run only when they are asked for: ``merged`` copies weights, and the others won nowhere on an H200, though
+the model sees them win here and there."""
+MIN_GAIN = 0.03
 """An emitted schedule must be predicted this much faster than ``library``: less is within the model's error."""
 
 
@@ -105,8 +110,15 @@ def _ranked_pools(group: Group, device: Device, kind: str, way: int, tier: str) 
     if not all(space.legal for space in found):
         return ()
     warm = _warm(group, device, kind, found, tier)
-    ranked = tuple(tuple(_ranked(space, names, device)) for space, names in zip(found, warm, strict=False))
-    return ranked if all(ranked) else ()
+    ranked: list[tuple[Pools, ...]] = []
+    consumer: _Timed | None = None
+    for space, names in reversed(list(zip(found, warm, strict=False))):
+        timed = _ranked(space, names, device, consumer)
+        if not timed:
+            return ()
+        consumer = timed[0]
+        ranked.append(tuple(each.choice.pools for each in timed))
+    return tuple(reversed(ranked))
 
 
 def _spaces(group: Group, device: Device, kind: str, way: int, tier: str) -> tuple[Space, ...]:
@@ -121,19 +133,36 @@ def _warm(group: Group, device: Device, kind: str, found: tuple[Space, ...], tie
     return tuple(names for launch, names in warm if launch.pool is not None)
 
 
-def _ranked(space: Space, warm: frozenset[str], device: Device) -> list[Pools]:
-    """What the pools of one launch may be, best first; equal ones stay in order."""
-    timed: list[tuple[float, int, Pools]] = []
-    for index, choice in enumerate(space.legal):
+@dataclass(frozen=True)
+class _Timed:
+    """A choice with its cost, and what it adds to the time of the schedule, us."""
+
+    choice: Choice
+    cost: Cost
+    us: float
+
+
+def _ranked(space: Space, warm: frozenset[str], device: Device, consumer: _Timed | None) -> list[_Timed]:
+    """What one launch may be, best first, before what the ``consumer`` of its partial sums prefers to be; equal ones
+    stay in order."""
+    timed: list[_Timed] = []
+    for choice in space.legal:
         cost = launch_cost(choice.launch, warm, device)
         if cost is not None:
-            timed.append((cost.us + _added_later(space, choice.pools), index, choice.pools))
-    return [pools for _, _, pools in sorted(timed, key=lambda entry: entry[:2])]
+            us = cost.us
+            if consumer is not None and hides(choice.launch, consumer.choice.launch):
+                us = exposed_us(cost, consumer.cost) + HIDDEN_SHARE * cost.us
+            timed.append(_Timed(choice, cost, us + _added_later(space, choice.pools, consumer)))
+    return sorted(timed, key=lambda each: each.us)
 
 
-def _added_later(space: Space, pools: Pools) -> float:
+def _added_later(space: Space, pools: Pools, consumer: _Timed | None) -> float:
     """What the slices of this launch cost those that add them, us."""
-    return SLICE_US * max(pool.k_split for pool in pools) * space.consumers
+    if consumer is None:
+        return 0.0
+    down = max(map(slice_us, consumer.choice.launch.parts))
+    each = {"down": down, "main": MAIN_SLICE_US}
+    return space.consumers * max(each.get(pool.role, 0.0) * pool.k_split for pool in pools)
 
 
 @lru_cache(maxsize=1024)

@@ -11,12 +11,12 @@ from functools import partial
 
 from fusioncc.autotune import knobs
 from fusioncc.autotune.side_by_side import side_by_side_ways
-from fusioncc.autotune.step import Step, down_pass, tma_workers
+from fusioncc.autotune.step import Step, down_pass, one_row, starts_early, tma_workers
 from fusioncc.autotune.streams import streams_illegal, streams_ways
 from fusioncc.autotune.two_pool import two_pool_ways
 from fusioncc.device import Device
 from fusioncc.group import Group
-from fusioncc.schedule import Pool
+from fusioncc.schedule import Pool, TileConfig
 
 NO_BRANCH = "no low-rank branch to join"
 BATCHED = "batched members have no emitted form yet"
@@ -50,14 +50,16 @@ def _no_form(group: Group) -> str:
     return _batched(group) or ("" if group.branches else NO_BRANCH)
 
 
-def _main_step(mains: tuple[int, ...], launch: int, workers: int = 0) -> Step:
+def _main_step(
+    mains: tuple[int, ...], launch: int, workers: int = 0, *, early: bool = False, rows: tuple[TileConfig, ...] = ()
+) -> Step:
     """The tiles of a bundle of main members; with ``workers``, also persistent TMA pools of that many programs."""
 
     def pools() -> Iterator[tuple[Pool, ...]]:
-        for tile in knobs.main_tiles():
-            yield (Pool("main", mains, tile, launch),)
+        for tile in (*rows, *knobs.main_tiles()):
+            yield (Pool("main", mains, tile, launch, dependent=early),)
         for tile in knobs.TMA_TILES if workers else ():
-            yield (Pool("main", mains, tile, launch, workers=workers),)
+            yield (Pool("main", mains, tile, launch, workers=workers, dependent=early),)
 
     return Step(mains, pools)
 
@@ -69,9 +71,14 @@ def _inline_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
 
 
 def _split_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
+    early, rows = starts_early(device), knobs.row_tiles(group.k) if one_row(group) else ()
+
     def way(launches: tuple[tuple[int, ...], ...]) -> tuple[Step, ...]:
-        mains = (_main_step(mains, at, tma_workers(group, mains, device)) for at, mains in enumerate(launches, start=1))
-        return (down_pass(group, consumers=len(launches)), *mains)
+        steps = (
+            _main_step(mains, at, tma_workers(group, mains, device), early=early, rows=rows)
+            for at, mains in enumerate(launches, start=1)
+        )
+        return (down_pass(group, len(launches), early=early), *steps)
 
     return tuple(way(launches) for launches in bundles(group))
 

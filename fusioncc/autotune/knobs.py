@@ -13,13 +13,22 @@ BLOCK_M = (16, 32, 64, 128, 256)
 BLOCK_N = (16, 32, 64, 128, 256)
 BLOCK_K = (32, 64, 128)
 WARPS = (4, 8)
-STAGES = (2, 3, 4, 5)
+STAGES = (2, 3, 4, 5, 7)
 K_SPLIT = (1, 2, 4, 8, 16, 32)
+HIDDEN_SPLIT = 8
+"""Most slices of a down pass that runs beside the main tiles which add them."""
 MAX_ACCUMULATORS = {True: 144, False: 128}
 """fp32 accumulators a thread may hold, from Hopper on and before. There the widest tile (128x256, 8 warps:
 128) leaves room for a low-rank part; before, 136 spilled when compiled for capability 80 and 128 did not."""
 MIN_ACCUMULATORS = 4
 """Fewer leave most of a warp's MMA idle."""
+ROW_DOWN_STEPS = (128, 256)
+ROW_COLUMNS = (1, 2, 4)
+ROW_STEPS = (2048, 4096)
+ROW_ACCUMULATORS = (16, 64)
+"""Columns and K steps of tiles of one row, and accumulators of a thread. Measured on an H200 (K = 4096, N = 6144 and
+28672): these take 13.6 to 14.5 us and 54.7 to 56.5, where the vendor GEMM takes 16.1 and 57.5; shorter steps, 8
+columns or 2 warps take up to 20 and 95."""
 FEW_ROWS = 16
 """Row blocks up to this may be computed transposed: N becomes the M side of the MMA."""
 WIDEST_OF_FEW = 128
@@ -29,9 +38,9 @@ TMA_TILES = (
     TileConfig(128, 256, 64, 8, 3, tma=True),
     TileConfig(128, 128, 64, 4, 4, tma=True),
     TileConfig(128, 128, 64, 8, 4, tma=True),
-    TileConfig(64, 256, 64, 4, 4, tma=True),
 )
-"""Main tiles through TMA descriptors that came near the vendor GEMM on an H200, with a low-rank join."""
+"""Main tiles through TMA descriptors that came near the vendor GEMM on an H200, with a low-rank join. 64x256 with 4
+warps did not: 155 us where 128x256 took 102 (2048 rows, K = N = 4096), 65.2 at 64 rows where pointers took 63.2."""
 
 SIDE_TILES = (
     TileConfig(16, 64, 128, 4, 4, swap_operands=True),
@@ -48,18 +57,35 @@ SIDE_TILES = (
 
 @cache
 def main_tiles() -> tuple[TileConfig, ...]:
-    """Every main tile config with pointer loads, in a fixed order; few rows in both orientations."""
+    """Every main tile config with pointer loads, in a fixed order; few rows in both orientations, the widest with all
+    warps."""
     return tuple(
         TileConfig(m, n, k, warps, stages, swap_operands=swap)
         for m, n, k, warps, stages in product(BLOCK_M, BLOCK_N, BLOCK_K, WARPS, STAGES)
-        if m > FEW_ROWS or n <= WIDEST_OF_FEW
+        if (m > FEW_ROWS or n <= WIDEST_OF_FEW) and (n < BLOCK_N[-1] or warps == WARPS[-1])
         for swap in ((True, False) if m <= FEW_ROWS else (False,))
     )
 
 
-def down_tiles(columns: int) -> Iterator[TileConfig]:
-    """Every tile config of a pass over X that makes ``columns`` low-rank columns."""
-    for m, k, stages in product(BLOCK_M[:-1], BLOCK_K, STAGES):
+@cache
+def row_tiles(depth: int) -> tuple[TileConfig, ...]:
+    """Every main tile config for a group of one row over K = ``depth``: without tensor cores, loads straight to
+    registers, in long steps."""
+    longest = 1 << (depth - 1).bit_length()
+    return tuple(
+        TileConfig(1, n, k, warps, 1, swap_operands=True)
+        for n, k, warps in product(ROW_COLUMNS, sorted({min(step, longest) for step in ROW_STEPS}), WARPS)
+        if ROW_ACCUMULATORS[0] <= n * k / (32 * warps) <= ROW_ACCUMULATORS[1]
+    )
+
+
+def down_tiles(columns: int, *, one_row: bool = False) -> Iterator[TileConfig]:
+    """Every tile config of a pass over X that makes ``columns`` low-rank columns: small ones, which fit beside main
+    tiles."""
+    if one_row:
+        yield from (TileConfig(1, columns, k, 4, 1, swap_operands=True) for k in ROW_DOWN_STEPS)
+        return
+    for m, k, stages in product(BLOCK_M[:-1], BLOCK_K, STAGES[:-1]):
         yield TileConfig(m, columns, k, 4, stages, swap_operands=m <= FEW_ROWS)
 
 
@@ -82,7 +108,8 @@ def prune(launch: Launch, device: Device) -> str:
         assert part.pool is not None
         if mixes_mma(part.pool.tile) and part.body == "inline" and part.ranks:
             return "warp-group and warp-level MMA in one loop (wrong results with Triton 3.6)"
-        if part.pool.tile.block_k > COMPENSATED_STEP and part.unit == "fp32" and part.k:
+        compensated = part.unit == "fp32" and part.k and not part.pool.tile.one_row
+        if compensated and part.pool.tile.block_k > COMPENSATED_STEP:
             return f"K steps of more than {COMPENSATED_STEP} in a compensated fp32 sum"
     most, held = MAX_ACCUMULATORS[device.capability >= 90], accumulators(launch)
     if held > most:

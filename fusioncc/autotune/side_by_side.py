@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import product
 
 from fusioncc.autotune import knobs
-from fusioncc.autotune.step import Step, tma_workers
+from fusioncc.autotune.step import Step, one_row, starts_early, tma_workers
 from fusioncc.device import Device
 from fusioncc.group import Group
 from fusioncc.schedule import Pool, TileConfig, padded_rank
@@ -37,7 +37,8 @@ def _way(
     workers = 0 if added else tma_workers(group, group.mains, device)
 
     def products() -> Iterator[tuple[Pool, ...]]:
-        for tile in knobs.SIDE_TILES if added else knobs.main_tiles():
+        rows = knobs.row_tiles(group.k) if one_row(group) else ()
+        for tile in knobs.SIDE_TILES if added else (*rows, *knobs.main_tiles()):
             for mains in _main_pools(group, tile, uniform):
                 for down, k_split in product(_down_pools(group, downs, tile, uniform), splits):
                     yield (*(replace(pool, k_split=k_split) for pool in mains), *down)
@@ -46,19 +47,19 @@ def _way(
                 yield tuple(replace(pool, workers=workers) for pool in mains)
 
     first = Step((*group.mains, *downs), products, consumers=1 if added else 0)
-    return (first, joins(added)) if added else (first,)
+    return (first, joins(added, early=starts_early(device))) if added else (first,)
 
 
-def joins(mains: tuple[int, ...]) -> Step:
+def joins(mains: tuple[int, ...], *, early: bool = False) -> Step:
     """The second launch, which adds to the products of these main members."""
-    return Step(mains, lambda: ((Pool("up", mains, tile, 1),) for tile in UP_TILES))
+    return Step(mains, lambda: ((Pool("up", mains, tile, 1, dependent=early),) for tile in UP_TILES))
 
 
 def _main_pools(group: Group, tile: TileConfig, uniform: bool) -> Iterator[tuple[Pool, ...]]:
     """All members in one tile; for ``horizontal`` the narrower ones also in half of it."""
     widest = max(group.members[main].n for main in group.mains)
     narrow = tuple(main for main in group.mains if group.members[main].n < widest)
-    if not uniform and narrow and tile.block_n >= 32:
+    if not uniform and narrow and tile.block_n >= 32 and not tile.one_row:
         wide = tuple(main for main in group.mains if main not in narrow)
         half = replace(tile, block_n=tile.block_n // 2)
         yield (Pool("main", wide, tile, 0), Pool("main", narrow, half, 0))

@@ -9,6 +9,9 @@ from fusioncc.device import Device
 from fusioncc.group import Group
 from fusioncc.schedule import Pool, padded_rank
 
+DEPENDENT_CAPABILITY = 90
+"""First compute capability with programmatic dependent launch."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -26,15 +29,27 @@ def tma_workers(group: Group, mains: tuple[int, ...], device: Device) -> int:
     return device.multiprocessors if tma else 0
 
 
-def down_pass(group: Group, consumers: int) -> Step:
-    """One pass over X for all downs of the group, which ``consumers`` later launches join."""
+def one_row(group: Group) -> bool:
+    """Whether the group has one row in every call."""
+    return group.m == 1 and not group.m_symbol
+
+
+def starts_early(device: Device) -> bool:
+    """Whether a launch may start while the one before it still runs."""
+    return device.capability >= DEPENDENT_CAPABILITY
+
+
+def down_pass(group: Group, consumers: int, *, early: bool = False) -> Step:
+    """One pass over X for all downs of the group, which ``consumers`` later launches join. Where those start ``early``
+    its time is hidden: few slices are enough, and their sum is unrolled."""
     downs = tuple(dict.fromkeys(branch.down for branch in group.branches))
     columns = max(padded_rank(group.members[down].n) for down in downs)
     saved = any(branch.saved for branch in group.branches)
 
     def pools() -> Iterator[tuple[Pool, ...]]:
-        for tile in knobs.down_tiles(columns):
-            for k_split in (1,) if saved else knobs.K_SPLIT:
+        splits = [k_split for k_split in knobs.K_SPLIT if not early or k_split <= knobs.HIDDEN_SPLIT]
+        for tile in knobs.down_tiles(columns, one_row=one_row(group)):
+            for k_split in (1,) if saved else splits:
                 yield (Pool("down", downs, tile, 0, k_split=k_split),)
 
     return Step(downs, pools, consumers)

@@ -13,9 +13,6 @@ from fusioncc.codegen.tile_order import down_order, one_row_block, tile_count
 from fusioncc.errors import EmissionError
 from fusioncc.schedule import Pool, Schedule
 
-WAITING_ROWS = 64
-"""Rows of a tile up to which a dependent launch joins behind its K loop: such tiles wait for memory. Larger ones pay
-more for the second product (measured on an H200: 1 to 2 % at 256 to 2048 rows)."""
 WAIT = part("", "# The launch before may still run; what it writes is complete from here on.", "gdc_wait()")
 
 
@@ -84,7 +81,7 @@ def joined_main(context: Context, pool: Pool, main: int, splits: dict[int, int])
     """The main GEMM. Joining before the K loop measured faster than after it, unless the tile has the loop to wait
     for a down launch that still runs."""
     tile = MainTile(context, pool, main)
-    if pool.tile.one_row or (pool.dependent and pool.tile.block_m <= WAITING_ROWS):
+    if pool.joins_last:
         return joined_last(tile, splits, WAIT if pool.dependent else Part())
     body = (
         rank_vectors(tile.low_ranks)

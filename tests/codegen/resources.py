@@ -131,10 +131,10 @@ def main() -> int:
         if options.only not in name:
             continue
         module = emit(group, schedule, name=name, tier=tier, why="golden")
-        described = any(pool.tile.tma for pool in schedule.pools)
+        hopper = any(pool.tile.tma or pool.dependent for pool in schedule.pools)
         for capability in options.capability or sorted(DEVICES):
-            if described and capability < 90:
-                continue  # no descriptors before Hopper
+            if hopper and capability < 90:
+                continue  # neither descriptors nor dependent launches before Hopper
             for used in usages(module, group, schedule, tier, DEVICES[capability]):
                 failures += bool(used.problem)
                 print(

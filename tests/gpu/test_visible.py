@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import fusioncc
+from tests.lora_models import Lora, rows
 
 transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
@@ -75,6 +76,20 @@ def test_llama_groups_are_visible_and_right(schedule: str, fp32_adapters: bool, 
         assert len(claimed) == len(plan.groups)
     assert rms(fused, truth) <= 1.1 * rms(eager, truth)
     assert torch.equal(fused, again)
+
+
+def test_inductor_starts_dependent_launches_early() -> None:
+    """The option is in Inductor's code, and in the kernel that it compiled."""
+    from torch._inductor.utils import run_and_get_code
+
+    model = Lora(dtype=torch.bfloat16).cuda()
+    x = rows(48, dtype=torch.bfloat16).cuda()
+    compiled = torch.compile(model, backend="fusioncc", options={"schedule": "split", "on_error": "raise"})
+    with torch.no_grad(), torch._inductor.config.patch(force_disable_caches=True):
+        _, (code,) = run_and_get_code(compiled, x)
+    (plan,) = fusioncc.plan_of(compiled)
+    dependent = sum(pool.dependent for group in plan.groups for pool in group.schedule.pools)
+    assert code.count("'launch_pdl': True") == dependent > 0
 
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", None])
