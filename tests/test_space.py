@@ -13,6 +13,7 @@ from fusioncc.codegen import check
 from fusioncc.cost_models import estimate
 from fusioncc.cost_models.resources import accumulators, shared_bytes
 from fusioncc.device import get_device
+from fusioncc.group import Group
 from fusioncc.schedule import SCHEDULES, Candidate, Schedule
 from tests.cost_models.groups import bundle, llama_layer, lora
 
@@ -180,3 +181,52 @@ def test_32_layers_are_planned_in_under_a_second() -> None:
         for group in llama_layer(64):
             assert pick(rank(group, H200)).kind in SCHEDULES
     assert time.process_time() - start < 1.0
+
+
+def turned(group: Group) -> Group:
+    """The group with its main weights contiguous along N."""
+    members = [
+        replace(each, weight=replace(each.weight, strides=(each.n, 1))) if each.role == "main" else each
+        for each in group.members
+    ]
+    return replace(group, members=tuple(members))
+
+
+@pytest.mark.parametrize("kind", ["split", "concat"])
+def test_one_row_streams_weights_that_are_contiguous_along_k(kind: str) -> None:
+    rank_of = 16 if kind == "split" else 0
+    for group, expected in (
+        (bundle(1, 4096, (4096, rank_of), (1024, rank_of)), True),
+        (turned(bundle(1, 4096, (4096, rank_of), (1024, rank_of))), False),
+        (bundle(2, 4096, (4096, rank_of), (1024, rank_of)), False),
+    ):
+        found = best(group, H200, kind)
+        assert found is not None
+        tiles = {pool.tile.one_row for pool in found[0].pools if pool.role == "main"}
+        assert tiles == {expected}
+        check(group, found[0], "fp32")
+
+
+def test_a_symbolic_row_may_become_several() -> None:
+    found = best(replace(lora(1, 4096, 4096, 16), m_symbol="s0"), H200, "split")
+    assert found is not None
+    assert not any(pool.tile.one_row for pool in found[0].pools)
+
+
+@pytest.mark.parametrize(("device", "early"), [("a100-80", False), ("rtx4090", False), ("h200", True), ("b200", True)])
+@pytest.mark.parametrize("kind", ["split", "horizontal"])
+def test_later_launches_start_early_from_hopper_on(kind: str, device: str, early: bool) -> None:
+    found = best(lora(64, 4096, 4096, 16), get_device(device), kind)
+    assert found is not None
+    assert {pool.dependent for pool in found[0].pools} == ({False, True} if early else {False})
+    assert not any(pool.dependent for pool in found[0].pools if pool.launch == 0)
+
+
+def test_starting_early_hides_the_down_pass() -> None:
+    group = lora(64, 4096, 28672, 8)
+    found = best(group, H200, "split")
+    assert found is not None
+    waiting = replace(found[0], pools=tuple(replace(pool, dependent=False) for pool in found[0].pools))
+    later = estimate(group, waiting, H200)
+    assert later is not None
+    assert later.us > found[1].us + 2.0

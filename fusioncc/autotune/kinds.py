@@ -71,13 +71,14 @@ def _inline_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
 
 
 def _split_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
-    early, rows = starts_early(device), knobs.row_tiles(group.k) if one_row(group) else ()
+    early = starts_early(device)
+
+    def mains_in(launch: int, mains: tuple[int, ...]) -> Step:
+        rows = knobs.row_tiles(group.k) if one_row(group, mains) else ()
+        return _main_step(mains, launch, tma_workers(group, mains, device), early=early, rows=rows)
 
     def way(launches: tuple[tuple[int, ...], ...]) -> tuple[Step, ...]:
-        steps = (
-            _main_step(mains, at, tma_workers(group, mains, device), early=early, rows=rows)
-            for at, mains in enumerate(launches, start=1)
-        )
+        steps = (mains_in(launch, mains) for launch, mains in enumerate(launches, start=1))
         return (down_pass(group, len(launches), early=early), *steps)
 
     return tuple(way(launches) for launches in bundles(group))

@@ -37,7 +37,7 @@ def _way(
     workers = 0 if added else tma_workers(group, group.mains, device)
 
     def products() -> Iterator[tuple[Pool, ...]]:
-        rows = knobs.row_tiles(group.k) if one_row(group) else ()
+        rows = knobs.row_tiles(group.k) if one_row(group, group.mains) else ()
         for tile in knobs.SIDE_TILES if added else (*rows, *knobs.main_tiles()):
             for mains in _main_pools(group, tile, uniform):
                 for down, k_split in product(_down_pools(group, downs, tile, uniform), splits):

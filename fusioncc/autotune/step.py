@@ -29,9 +29,11 @@ def tma_workers(group: Group, mains: tuple[int, ...], device: Device) -> int:
     return device.multiprocessors if tma else 0
 
 
-def one_row(group: Group) -> bool:
-    """Whether the group has one row in every call."""
-    return group.m == 1 and not group.m_symbol
+def one_row(group: Group, members: tuple[int, ...]) -> bool:
+    """Whether tiles of one row suit these members: the group has one row in every call, and the weights are contiguous
+    along K, as such tiles read them."""
+    weights = (group.members[index].weight for index in members)
+    return group.m == 1 and not group.m_symbol and all(weight.strides[0] == 1 for weight in weights)
 
 
 def starts_early(device: Device) -> bool:
@@ -48,7 +50,7 @@ def down_pass(group: Group, consumers: int, *, early: bool = False) -> Step:
 
     def pools() -> Iterator[tuple[Pool, ...]]:
         splits = [k_split for k_split in knobs.K_SPLIT if not early or k_split <= knobs.HIDDEN_SPLIT]
-        for tile in knobs.down_tiles(columns, one_row=one_row(group)):
+        for tile in knobs.down_tiles(columns, one_row=one_row(group, downs)):
             for k_split in (1,) if saved else splits:
                 yield (Pool("down", downs, tile, 0, k_split=k_split),)
 
