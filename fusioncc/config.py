@@ -29,6 +29,8 @@ class Options:
     """What runs the rest of the graph on CUDA."""
     max_rank_fraction: float = 0.25
     """A GEMM is a low-rank branch when its rank is at most this fraction of N and of K."""
+    trace: bool = False
+    """Persistent kernels record when each worker ran which tile; :func:`fusioncc.trace_of` reads it."""
     device: str | None = None
     """Profile to plan for; None: the card the model runs on."""
     inductor: tuple[tuple[str, Any], ...] = ()
@@ -47,6 +49,8 @@ class Options:
             raise OptionError(f"max_rank_fraction={self.max_rank_fraction!r} is not a number")
         if not 0.0 < self.max_rank_fraction <= 1.0:
             raise OptionError(f"max_rank_fraction={self.max_rank_fraction!r} is not in (0, 1]")
+        if not isinstance(self.trace, bool):
+            raise OptionError(f"trace={self.trace!r} is not valid; valid values: True, False")
         if self.device is not None and not isinstance(self.device, str):
             raise OptionError(f"device={self.device!r} is not the name of a device profile")
         if self.device is not None:

@@ -9,11 +9,11 @@ from functools import partial
 from types import ModuleType
 
 from fusioncc.autotune import next_best
-from fusioncc.codegen import emit
 from fusioncc.codegen.launch import EmittedModule
 from fusioncc.cost_models import footprint
 from fusioncc.decision import Rejected, accepted_with
 from fusioncc.errors import FusionError, KernelBuildError
+from fusioncc.passes.emit_groups import module_of
 from fusioncc.passes.plan_groups import Setting, as_library, as_run
 from fusioncc.plan import GroupPlan
 from fusioncc.runtime.build import build
@@ -72,7 +72,7 @@ def build_groups(groups: tuple[GroupPlan, ...], modules: dict[str, EmittedModule
             why = f"{planned.why}; the first choice of tiles did not build"
             after = footprint(planned.group, outcome)
             final = replace(planned, schedule=outcome, why=why, after=after)
-        emitted = modules[planned.name] if final is planned else _emitted(final)
+        emitted = modules[planned.name] if final is planned else module_of(final, setting.options.trace)
         ready.append(Ready(final, emitted, load(emitted.name, emitted.source)))
         done.append(final)
     return Built(tuple(done), tuple(ready), tuple(rejections))
@@ -85,7 +85,7 @@ def _settle(planned: GroupPlan, setting: Setting) -> Schedule | FusionError:
     failure: FusionError | None = None
     for _ in range(MAX_ATTEMPTS):
         try:
-            action = partial(_try, replace(planned, schedule=schedule), compiled)
+            action = partial(_try, replace(planned, schedule=schedule), compiled, setting.options.trace)
             translated("building its kernel failed", action, FusionError)
             return schedule
         except KernelBuildError as error:
@@ -102,13 +102,9 @@ def _settle(planned: GroupPlan, setting: Setting) -> Schedule | FusionError:
     return failure
 
 
-def _try(planned: GroupPlan, compiled: bool) -> None:
+def _try(planned: GroupPlan, compiled: bool, trace: bool) -> None:
     """Load the module of a group's schedule, and compile it for the card where there is one."""
-    emitted = _emitted(planned)
+    emitted = module_of(planned, trace)
     module = load(emitted.name, emitted.source)
     if compiled:
         build(emitted, module, planned.m)
-
-
-def _emitted(planned: GroupPlan) -> EmittedModule:
-    return emit(planned.group, planned.schedule, name=planned.kernel, tier=planned.tier, why=planned.why)

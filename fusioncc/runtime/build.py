@@ -8,6 +8,8 @@ import functools
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from fusioncc.codegen.launch import EmittedModule, KernelLaunch
 from fusioncc.errors import KernelBuildError
 from fusioncc.graph import TORCH_DTYPES
@@ -47,6 +49,8 @@ def _build_launch(emitted: EmittedModule, function: Any, launch: KernelLaunch, p
             arguments[arg.name] = MockTensor(TORCH_DTYPES[arg.operand.dtype])
         elif arg.kind == "buffer":
             arguments[arg.name] = MockTensor(TORCH_DTYPES[dtypes[str(arg.value)]])
+        elif arg.kind == "trace":
+            arguments[arg.name] = MockTensor(torch.int64)
         else:
             arguments[arg.name] = m if arg.kind == "rows" else arg.value
     try:
