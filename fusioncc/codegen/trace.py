@@ -83,7 +83,7 @@ def traced(kernel: Kernel) -> Kernel:
 
 
 def recorded(run: Part, row: str, worker: str, within: str = "") -> Part:
-    """``run``, which runs one tile, with its record; ``row``, ``worker`` and ``within`` (whether there is a tile at all,
+    """``run``, which runs one tile, with its record; ``row``, ``worker`` and ``within`` (whether there is a tile,
     where that is asked) are source."""
     record = part(f"record(trace_ptr, {row}, {worker}, start)", params=(TRACE_ROWS,))
     if within:
