@@ -13,6 +13,7 @@ from fusioncc.codegen.launch import EmittedModule
 from fusioncc.cost_models import footprint
 from fusioncc.decision import Rejected, accepted_with
 from fusioncc.errors import FusionError, KernelBuildError
+from fusioncc.passes.cap_streams import Caps, with_caps
 from fusioncc.passes.emit_groups import module_of
 from fusioncc.passes.plan_groups import Setting, as_library, as_run
 from fusioncc.plan import GroupPlan
@@ -92,10 +93,11 @@ def _settle(planned: GroupPlan, setting: Setting) -> Schedule | FusionError:
             failure = failure or error
             group = as_run(planned.group, setting.options)
             given = setting.given is not None
-            following = None if given else next_best(group, setting.device, schedule, error.launch, planned.tier)
+            plain = with_caps(schedule, Caps())
+            following = None if given else next_best(group, setting.device, plain, error.launch, planned.tier)
             if following is None:
                 return failure
-            schedule = following
+            schedule = with_caps(following, Caps.of(schedule))
         except FusionError as error:
             return error
     assert failure is not None

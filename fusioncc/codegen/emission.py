@@ -43,7 +43,7 @@ def emit(group: Group, schedule: Schedule, *, name: str, tier: str, why: str, tr
     kernels = _chained(KINDS[schedule.kind].kernels(context, schedule), schedule)
     if trace:
         kernels = tuple(map(traced, kernels))
-    fork = streams.Fork(context, kernels) if schedule.kind == "streams" else None
+    fork = streams.Fork(context, kernels, schedule.vendor_multiprocessors) if schedule.kind == "streams" else None
     return Module(context, schedule, name, " ".join(why.split()), kernels, _buffers(context, schedule), fork).emitted()
 
 

@@ -104,9 +104,9 @@ class Module:
         return "\n\n".join(sections)
 
     def _imports(self) -> str:
-        early = any(kernel.dependent for kernel in self.kernels)
-        first = "import contextlib\n" * (self.fork is not None) + trace.IMPORTS * self._traced
-        return first + IMPORTS + LANGUAGE * bool(self.kernels) + f"\n{DEPENDENT}" * early
+        early = f"\n{DEPENDENT}" * any(kernel.dependent for kernel in self.kernels)
+        first, last = (self.fork.imports, self.fork.later_imports) if self.fork is not None else ("", "")
+        return first + trace.IMPORTS * self._traced + IMPORTS + LANGUAGE * bool(self.kernels) + last + early
 
     def _header(self) -> tuple[str, ...]:
         group = self.context.group

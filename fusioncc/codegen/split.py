@@ -77,7 +77,7 @@ def down_kernel(context: Context, pool: Pool) -> Kernel:
     k_split = part("1") if pool.k_split == 1 else part("K_SPLIT", params=(constant("K_SPLIT", pool.k_split),))
     number = context.downs.index(pool.members[0])
     tiles = tile_count(context.group, pool, k_split)
-    return Kernel("down", body, pool.tile, (blocks,), tiles, helpers(lows), number=number)
+    return Kernel("down", body, pool.tile, (blocks,), tiles, helpers(lows), pool.workers, number=number)
 
 
 def joined_main(context: Context, pool: Pool, main: int, splits: dict[int, int]) -> Kernel:
