@@ -11,6 +11,18 @@ from tests.lora_models import rows
 from tests.test_streams import Projections
 
 
+class Wide(torch.nn.Module):
+    """A layer with several tiles for each multiprocessor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.a = (torch.nn.Linear(4096, n, bias=False) for n in (28672, 16))
+        self.b = torch.nn.Linear(16, 28672, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.w(x) + self.b(self.a(x))
+
+
 def spans(run) -> list[dict]:
     return [event for event in fusioncc.trace_of(run)["traceEvents"] if event["ph"] == "X"]
 
@@ -52,3 +64,18 @@ def test_graph_replay() -> None:
         events = spans(run)
         assert min(event["ts"] for event in events) == 0
         assert all(0 < event["dur"] < 10_000 for event in events)
+
+
+def test_the_workers_of_the_plan_are_resident_at_once() -> None:
+    """More than fit would come late, to a multiprocessor that has run its share before."""
+    torch.manual_seed(0)
+    model = Wide().bfloat16().cuda()
+    x = torch.randn(64, 4096, device="cuda", dtype=torch.bfloat16)
+    run = fusioncc.optimize(model, (x,), schedule="two_pool", trace=True, on_error="raise")
+    with torch.no_grad():
+        run(x)
+    workers = max(pool.workers for pool in fusioncc.plan_of(run)[0].groups[0].schedule.pools)
+    places = defaultdict(set)
+    for event in spans(run):
+        places[event["args"]["multiprocessor"]].add(event["tid"])
+    assert max(map(len, places.values())) <= workers // torch.cuda.get_device_properties(0).multi_processor_count
