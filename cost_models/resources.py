@@ -26,6 +26,8 @@ ROW_REGISTERS = (40, 1.5)
 """Registers of a thread of such a tile: some, and as many times its accumulators (its operands lie in registers too).
 Compiled for capability 90 by Triton 3.7: 32 to 56 at 16 accumulators, 37 to 93 at 32, 121 at 48, 168 at 96."""
 MAX_REGISTERS = 255
+REGISTER_UNIT = 8
+"""Registers of a thread are allotted in steps: 256 a warp (CUDA occupancy calculator, every supported capability)."""
 UNIT_REGISTERS = 6
 """Registers for each accumulator of a compensated product. At 4, tiles of 32x64 with a padded rank of 64 spilled."""
 
@@ -127,17 +129,22 @@ def occupancy(launch: Launch, device: Device) -> int:
 
 def _occupancy(launch: Launch, device: Device) -> int:
     assert launch.pool is not None
-    threads = 32 * launch.pool.tile.num_warps
     overhead, each = OVERHEAD_REGISTERS[warp_group_mma(launch, device)], 1.0
     if launch.pool.tile.one_row:
         overhead, each = ROW_REGISTERS
-    registers = min(MAX_REGISTERS, ceil((each * accumulators(launch) + overhead) / 8) * 8)
-    shared = shared_bytes(launch, device)
+    registers = min(MAX_REGISTERS, ceil(each * accumulators(launch) + overhead))
+    return resident(shared_bytes(launch, device), registers, launch.pool.tile.num_warps, device)
+
+
+def resident(shared: int, registers: int, num_warps: int, device: Device) -> int:
+    """Programs resident on one multiprocessor, each with ``num_warps`` warps, so many registers a thread and ``shared``
+    bytes of shared memory; 0 when one does not fit."""
     if shared > device.shared_bytes:
         return 0
+    threads = 32 * num_warps
     return min(
         device.shared_bytes_sm // (shared + RESERVED_BYTES),
-        device.registers_sm // (threads * registers),
+        device.registers_sm // (threads * ceil(registers / REGISTER_UNIT) * REGISTER_UNIT),
         THREADS_SM // threads,
         PROGRAMS_SM,
     )

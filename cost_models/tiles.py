@@ -48,7 +48,7 @@ def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | No
     if fitting == 0 or any(part.unit is None for part in launch.parts):
         return None
     workers, pool = launch.pool.workers, launch.pool
-    resident = 1 if workers else fitting
+    resident = min(fitting, ceil(workers / device.multiprocessors)) if workers else fitting
     grids = [_grid(part, device) for part in launch.parts]
     tiles = sum(grid.tiles for grid in grids)
     multiprocessors = min(workers or device.multiprocessors, device.multiprocessors)

@@ -11,14 +11,25 @@ from fusioncc.errors import FusionError
 from fusioncc.plan import Plan
 
 if TYPE_CHECKING:
-    from fusioncc.api import merged_of, optimize, plan_of
+    from fusioncc.api import merged_of, optimize, plan_of, trace_of
     from fusioncc.api import plan as plan
     from fusioncc.fusion_pass import FusionPass
 
 __version__ = "0.1.0"
-__all__ = ["FusionError", "FusionPass", "Options", "Plan", "__version__", "merged_of", "optimize", "plan", "plan_of"]
+__all__ = [
+    "FusionError",
+    "FusionPass",
+    "Options",
+    "Plan",
+    "__version__",
+    "merged_of",
+    "optimize",
+    "plan",
+    "plan_of",
+    "trace_of",
+]
 
-_LAZY = {"FusionPass": "fusion_pass", "merged_of": "api", "optimize": "api", "plan": "api", "plan_of": "api"}
+_LAZY = dict.fromkeys(("merged_of", "optimize", "plan", "plan_of", "trace_of"), "api") | {"FusionPass": "fusion_pass"}
 
 # The import above bound the submodule to this name; the function of that name is the public one.
 globals().pop("plan")

@@ -1,4 +1,4 @@
-"""Front doors for Python: ``optimize``, ``plan``, ``plan_of``."""
+"""Front doors for Python: ``optimize``, ``plan``, ``plan_of``, ``trace_of``."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,14 +17,16 @@ from fusioncc.codegen.launch import EmittedModule
 from fusioncc.config import Options
 from fusioncc.decision import Accepted
 from fusioncc.device import get_device
-from fusioncc.errors import CaptureError, PlanError
+from fusioncc.errors import CaptureError, PlanError, TraceError
+from fusioncc.passes.emit_groups import module_of
 from fusioncc.passes.insert_kernels import insert_kernels
 from fusioncc.passes.plan_groups import Setting
 from fusioncc.pipeline import draft, merged_groups
 from fusioncc.plan import Plan
 from fusioncc.records import merged_of, plan_of
+from fusioncc.runtime.load import load
 
-__all__ = ["Planned", "dump_data", "merged_of", "optimize", "plan", "plan_of"]
+__all__ = ["Planned", "dump_data", "merged_of", "optimize", "plan", "plan_of", "trace_of"]
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,34 @@ def plan(
     """
     _require_inputs(example_inputs, kwargs)
     return draft(capture(model, example_inputs, kwargs).graph, _offline(device, options)).plan
+
+
+def trace_of(compiled: Any) -> dict[str, Any]:
+    """What the persistent kernels of a model compiled with ``trace=True`` recorded, as a Chrome trace: write it with
+    ``json.dump`` and open it in ui.perfetto.dev or chrome://tracing.
+
+    A process is a kernel, named after its groups; a thread is a worker; an event is a tile, with its role (``main``,
+    ``down``) as category, and with member, tile number and multiprocessor as arguments. ``ts`` and ``dur`` are in
+    microseconds of the device's clock, from the first tile on. Of each kernel the last launch counts, so that equal
+    layers show the one that ran last.
+
+    Args:
+        compiled: what ``torch.compile`` or :func:`optimize` returned, called at least once.
+
+    Raises:
+        TraceError: nothing was recorded; the plan says which groups have nothing to trace.
+    """
+    groups: dict[tuple[str, str], list[str]] = {}
+    for planned in (group for plan in plan_of(compiled) for group in plan.groups if group.insertion and group.kernel):
+        emitted = module_of(planned, trace=True)
+        if emitted.traced:
+            groups.setdefault((emitted.name, emitted.source), []).append(planned.name)
+    loaded = {load(name, source): ", ".join(dict.fromkeys(names)) for (name, source), names in groups.items()}
+    traces = [(f"{names}: {kernel}", *rest) for module, names in loaded.items() for kernel, *rest in module.TRACES]
+    if not traces:
+        raise TraceError("nothing was recorded: compile with trace=True and a persistent schedule, and call it first")
+    trace: dict[str, Any] = next(iter(loaded)).chrome_trace(traces)
+    return trace
 
 
 def dump_data(

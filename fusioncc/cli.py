@@ -25,6 +25,9 @@ from fusioncc.report import render, summary
 if TYPE_CHECKING:
     from fusioncc.api import Planned
 
+SWITCH = {"true": True, "false": False}
+READ: dict[Any, Any] = {float: float, int | None: int, bool: SWITCH.__getitem__}
+"""How a value on the command line is read, by the type of its option; as it stands where none is listed."""
 UsageError: Any = typer.BadParameter.__base__
 """What the parser raises for a wrong command line; typer names only the subclass, and newer ones do not use click."""
 
@@ -148,15 +151,17 @@ def settings_of(device: str, schedule: str | None, numerics: str | None, setting
     """
     named = {"schedule": schedule, "numerics": numerics}
     given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
-    numbers = [field.name for field in fields(Options) if field.type is float]
+    kinds = {field.name: field.type for field in fields(Options)}
     for setting in settings or []:
         name, equals, value = setting.partition("=")
         if not equals:
             raise OptionError(f"--set {setting!r} is not of the form NAME=VALUE")
         if name in ("device", "inductor"):
             raise OptionError(f"--set cannot give {name!r}: --device names the device, Inductor is not part of a plan")
+        if kinds.get(name) is bool and value not in SWITCH:
+            raise OptionError(f"{name}={value!r} is not valid; valid values: {', '.join(SWITCH)}")
         try:
-            wanted = float(value) if name in numbers else value
+            wanted = READ[kinds[name]](value) if kinds.get(name) in READ else value
         except ValueError:
             raise OptionError(f"{name}={value!r} is not a number") from None
         if given.setdefault(name, wanted) is not wanted and given[name] != wanted:

@@ -10,6 +10,9 @@ from fusioncc.device import get_device
 from fusioncc.errors import OptionError
 from fusioncc.schedule import SCHEDULES
 
+CAPS = ("emitted_multiprocessors", "vendor_multiprocessors")
+"""Options that hold a side of ``streams`` to some multiprocessors."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -29,6 +32,12 @@ class Options:
     """What runs the rest of the graph on CUDA."""
     max_rank_fraction: float = 0.25
     """A GEMM is a low-rank branch when its rank is at most this fraction of N and of K."""
+    emitted_multiprocessors: int | None = None
+    """Of ``streams``: multiprocessors for the emitted kernel beside the vendor's products; None: no cap."""
+    vendor_multiprocessors: int | None = None
+    """Of ``streams``: multiprocessors for the vendor's products, through torch's green contexts; None: no cap."""
+    trace: bool = False
+    """Persistent kernels record when each worker ran which tile; :func:`fusioncc.trace_of` reads it."""
     device: str | None = None
     """Profile to plan for; None: the card the model runs on."""
     inductor: tuple[tuple[str, Any], ...] = ()
@@ -47,6 +56,14 @@ class Options:
             raise OptionError(f"max_rank_fraction={self.max_rank_fraction!r} is not a number")
         if not 0.0 < self.max_rank_fraction <= 1.0:
             raise OptionError(f"max_rank_fraction={self.max_rank_fraction!r} is not in (0, 1]")
+        for name in CAPS:
+            cap = getattr(self, name)
+            if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int) or cap < 1):
+                raise OptionError(f"{name}={cap!r} is not a number of multiprocessors")
+            if cap is not None and self.schedule != "streams":
+                raise OptionError(f"{name} is a cap of schedule='streams', which has to be asked for")
+        if not isinstance(self.trace, bool):
+            raise OptionError(f"trace={self.trace!r} is not valid; valid values: True, False")
         if self.device is not None and not isinstance(self.device, str):
             raise OptionError(f"device={self.device!r} is not the name of a device profile")
         if self.device is not None:

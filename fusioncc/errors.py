@@ -29,6 +29,10 @@ class IllegalScheduleError(FusionError):
     """A schedule forced by name is illegal for a group and ``on_error="raise"`` is set."""
 
 
+class TraceError(FusionError):
+    """A trace was asked for, and nothing was recorded."""
+
+
 class EmissionError(FusionError):
     """A schedule has no emitted form for a group."""
 

@@ -59,7 +59,7 @@ def draft(graph: fx.Graph, setting: Setting) -> Drafted:
     weights = Weights(graph)
     unmergeable = {group.name: check_merge(group, weights, setting.options.numerics) for group in found.groups}
     planned, unmet = plan_groups(found.groups, setting, unmergeable)
-    emitted = emit_groups(planned, setting.options.on_error)
+    emitted = emit_groups(planned, setting.options.on_error, setting.options.trace)
     rejections = found.rejections + unmet + emitted.rejections
     notes = _notes(emitted.groups, setting)
     return Drafted(Plan(SCHEMA, setting.device.name, mark, emitted.groups, rejections, notes), emitted.modules)

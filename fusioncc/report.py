@@ -144,7 +144,9 @@ def describe_schedule(schedule: Schedule) -> str:
 def describe_pools(schedule: Schedule) -> str:
     """Every pool of the schedule with its tile and the knobs that are in use; equal pools are counted."""
     alike_pools = alike(map(describe_pool, schedule.pools), lambda text: text)
-    return "; ".join(texts[0] if len(texts) == 1 else f"{len(texts)} times {texts[0]}" for texts in alike_pools)
+    described = [texts[0] if len(texts) == 1 else f"{len(texts)} times {texts[0]}" for texts in alike_pools]
+    vendor = schedule.vendor_multiprocessors
+    return "; ".join([*described, *([] if vendor is None else [f"vendor GEMMs on {vendor} multiprocessors"])])
 
 
 def describe_pool(pool: Pool) -> str:

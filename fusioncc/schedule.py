@@ -112,6 +112,8 @@ class Schedule:
 
     kind: str
     pools: tuple[Pool, ...] = ()
+    vendor_multiprocessors: int | None = None
+    """Multiprocessors that the vendor GEMMs of ``streams`` may use; None: all."""
 
     def by_launch(self) -> list[tuple[Pool, ...]]:
         """The pools of each launch, in order."""

@@ -9,14 +9,16 @@ from functools import partial
 from types import ModuleType
 
 from fusioncc.autotune import next_best
-from fusioncc.codegen import emit
 from fusioncc.codegen.launch import EmittedModule
 from fusioncc.cost_models import footprint
 from fusioncc.decision import Rejected, accepted_with
 from fusioncc.errors import FusionError, KernelBuildError
+from fusioncc.passes.cap_streams import Caps, with_caps
+from fusioncc.passes.emit_groups import module_of
+from fusioncc.passes.fit_workers import fit_workers, resident_a_multiprocessor, workers_of
 from fusioncc.passes.plan_groups import Setting, as_library, as_run
 from fusioncc.plan import GroupPlan
-from fusioncc.runtime.build import build
+from fusioncc.runtime.build import Compiled, build
 from fusioncc.runtime.load import load
 from fusioncc.schedule import Schedule
 from fusioncc.seam import one_line, translated, warn
@@ -49,7 +51,7 @@ def build_groups(groups: tuple[GroupPlan, ...], modules: dict[str, EmittedModule
     Raises:
         FusionError: a module does not load or build, and ``on_error`` is ``raise``.
     """
-    settled: dict[str, Schedule | FusionError] = {}
+    settled: dict[str, Settled | FusionError] = {}
     done: list[GroupPlan] = []
     ready: list[Ready] = []
     rejections: list[Rejected] = []
@@ -68,47 +70,72 @@ def build_groups(groups: tuple[GroupPlan, ...], modules: dict[str, EmittedModule
             done.append(as_library(planned, "the kernel did not build"))
             continue
         final = planned
-        if outcome != planned.schedule:
-            why = f"{planned.why}; the first choice of tiles did not build"
-            after = footprint(planned.group, outcome)
-            final = replace(planned, schedule=outcome, why=why, after=after)
-        emitted = modules[planned.name] if final is planned else _emitted(final)
+        if outcome != Settled(planned.schedule):
+            after = footprint(planned.group, outcome.schedule)
+            why = "; ".join([planned.why, *outcome.notes])
+            final = replace(planned, schedule=outcome.schedule, why=why, after=after)
+        emitted = modules[planned.name] if final is planned else module_of(final, setting.options.trace)
         ready.append(Ready(final, emitted, load(emitted.name, emitted.source)))
         done.append(final)
     return Built(tuple(done), tuple(ready), tuple(rejections))
 
 
-def _settle(planned: GroupPlan, setting: Setting) -> Schedule | FusionError:
+@dataclass(frozen=True)
+class Settled:
+    """A schedule whose kernels build, and what is to be said of it beside the reason for the first choice."""
+
+    schedule: Schedule
+    notes: tuple[str, ...] = ()
+
+
+def _settle(planned: GroupPlan, setting: Setting) -> Settled | FusionError:
     """The first schedule that builds, or why none did."""
     compiled = accepted_with(setting.runnable, "cuda")
     schedule = planned.schedule
     failure: FusionError | None = None
     for _ in range(MAX_ATTEMPTS):
         try:
-            action = partial(_try, replace(planned, schedule=schedule), compiled)
-            translated("building its kernel failed", action, FusionError)
-            return schedule
+            return _fitted(planned, schedule, compiled, setting)
         except KernelBuildError as error:
             failure = failure or error
             group = as_run(planned.group, setting.options)
             given = setting.given is not None
-            following = None if given else next_best(group, setting.device, schedule, error.launch, planned.tier)
+            plain = with_caps(schedule, Caps())
+            following = None if given else next_best(group, setting.device, plain, error.launch, planned.tier)
             if following is None:
                 return failure
-            schedule = following
+            schedule = with_caps(following, Caps.of(schedule))
         except FusionError as error:
             return error
     assert failure is not None
     return failure
 
 
-def _try(planned: GroupPlan, compiled: bool) -> None:
+def _fitted(planned: GroupPlan, schedule: Schedule, compiled: bool, setting: Setting) -> Settled:
+    """The schedule with as many workers as are resident; one from a plan keeps those it names, and that is said."""
+
+    def tried(wanted: Schedule) -> tuple[Compiled, ...]:
+        action = partial(_try, replace(planned, schedule=wanted), compiled, setting.options.trace)
+        return translated("building its kernel failed", action, FusionError)
+
+    notes = () if schedule == planned.schedule else ("the first choice of tiles did not build",)
+    used = tried(schedule)
+    fitting = resident_a_multiprocessor(schedule, used, setting.device)
+    if fitting is None:
+        return Settled(schedule, notes)
+    if setting.given is not None:
+        programs = fitting * setting.device.multiprocessors
+        late = f"{programs} of its {workers_of(schedule)} workers are resident at once"
+        return Settled(schedule, (late,) if workers_of(schedule) > programs else ())
+    fitted = fit_workers(planned.group, schedule, used, setting.device)
+    if fitted == schedule:
+        return Settled(schedule, notes)
+    tried(fitted)
+    return Settled(fitted, (*notes, f"{workers_of(fitted)} workers are resident at once, as compiled"))
+
+
+def _try(planned: GroupPlan, compiled: bool, trace: bool) -> tuple[Compiled, ...]:
     """Load the module of a group's schedule, and compile it for the card where there is one."""
-    emitted = _emitted(planned)
+    emitted = module_of(planned, trace)
     module = load(emitted.name, emitted.source)
-    if compiled:
-        build(emitted, module, planned.m)
-
-
-def _emitted(planned: GroupPlan) -> EmittedModule:
-    return emit(planned.group, planned.schedule, name=planned.kernel, tier=planned.tier, why=planned.why)
+    return build(emitted, module, planned.m) if compiled else ()

@@ -12,6 +12,8 @@ from fusioncc.passes.plan_groups import WITHOUT_KERNEL, as_library
 from fusioncc.plan import GroupPlan
 from fusioncc.seam import translated, warn
 
+UNTRACED_HINT = "schedule='two_pool' has workers, and so have main tiles through TMA"
+
 
 @dataclass(frozen=True)
 class Emitted:
@@ -22,8 +24,9 @@ class Emitted:
     rejections: tuple[Rejected, ...]
 
 
-def emit_groups(groups: tuple[GroupPlan, ...], on_error: str) -> Emitted:
-    """Emit every group; one whose schedule has no emitted form, or whose emission fails, goes back to ``library``.
+def emit_groups(groups: tuple[GroupPlan, ...], on_error: str, trace: bool = False) -> Emitted:
+    """Emit every group; one whose schedule has no emitted form, or whose emission fails, goes back to ``library``. With
+    ``trace``, groups in which nothing can be traced are named among the rejections; they run all the same.
 
     Raises:
         EmissionError: that happened, and ``on_error`` is ``raise``.
@@ -36,10 +39,9 @@ def emit_groups(groups: tuple[GroupPlan, ...], on_error: str) -> Emitted:
             done.append(planned)
             continue
         key = (planned.group.signature(), planned.schedule, planned.tier, planned.why)
-        name = names.setdefault(key, _name(len(names), planned))
+        named = replace(planned, kernel=names.setdefault(key, _name(len(names), planned)))
         try:
-            action = partial(emit, planned.group, planned.schedule, name=name, tier=planned.tier, why=planned.why)
-            emitted = translated("the emitter failed", action, EmissionError)
+            emitted = translated("the emitter failed", partial(module_of, named, trace), EmissionError)
         except EmissionError as error:
             if on_error == "raise":
                 raise EmissionError(f"{planned.name}: {error}") from error
@@ -48,8 +50,23 @@ def emit_groups(groups: tuple[GroupPlan, ...], on_error: str) -> Emitted:
             done.append(as_library(planned, "the schedule has no emitted form"))
             continue
         modules[planned.name] = emitted
-        done.append(replace(planned, kernel=name))
+        if trace and not emitted.traced:
+            rejections.append(Rejected("trace", planned.name, _untraced(planned), UNTRACED_HINT))
+        done.append(named)
     return Emitted(tuple(done), modules, tuple(rejections))
+
+
+def module_of(planned: GroupPlan, trace: bool) -> EmittedModule:
+    """The module of a group whose kernel is named.
+
+    Raises:
+        EmissionError: as :func:`fusioncc.codegen.emit`.
+    """
+    return emit(planned.group, planned.schedule, name=planned.kernel, tier=planned.tier, why=planned.why, trace=trace)
+
+
+def _untraced(planned: GroupPlan) -> str:
+    return f"no kernel of this {planned.schedule.kind} schedule is persistent: it has no workers to trace"
 
 
 def _name(index: int, planned: GroupPlan) -> str:

@@ -30,8 +30,9 @@ from fusioncc.seam import translated
 
 
 def insertion_of(emitted: EmittedModule, form: str) -> str:
-    """How a module enters a graph under ``form``: what forks streams is never ``visible``, but ``opaque``."""
-    return "opaque" if emitted.forks and form == "visible" else form
+    """How a module enters a graph under ``form``: what does more than launch kernels is never ``visible``,
+    but ``opaque``."""
+    return "opaque" if emitted.opaque and form == "visible" else form
 
 
 def insert_kernels(

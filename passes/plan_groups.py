@@ -16,6 +16,7 @@ from fusioncc.decision import Decision, Rejected
 from fusioncc.device import Device
 from fusioncc.errors import EmissionError, FusionError, IllegalScheduleError, PlanError
 from fusioncc.group import Group
+from fusioncc.passes.cap_streams import Caps, cap_streams
 from fusioncc.plan import GroupPlan, Plan
 from fusioncc.schedule import SCHEDULES, Candidate, Schedule
 from fusioncc.seam import translated
@@ -49,7 +50,7 @@ def plan_groups(
     Without ``unmergeable`` nothing is known of the weights, and nothing is merged.
 
     Raises:
-        IllegalScheduleError: a forced schedule is illegal and ``on_error="raise"``.
+        IllegalScheduleError: a forced schedule is illegal, or a cap cannot be had, and ``on_error="raise"``.
         PlanError: a schedule of the given plan is not legal for its group.
         FusionError: planning a group failed in another way; the message names the group and the cause.
     """
@@ -74,11 +75,15 @@ def _plan(
     chosen, why, refused = _choose(group, candidates, setting, position)
     if setting.options.schedule == "merged" and chosen.kind != "merged":
         refused += unmerged
+    caps = Caps.asked(setting.options) if setting.given is None else Caps.of(chosen)
+    chosen, uncapped = cap_streams(chosen, caps, group.name, setting.device, setting.runnable)
+    if uncapped and setting.options.on_error == "raise":
+        raise IllegalScheduleError(f"{group.name}: {uncapped[0].reason}")
     if setting.given is None:
         tier = tier_of(chosen, setting.options)
     else:
         tier = _tier_of_plan(chosen, setting.given.groups[position], setting)
-    return _decided(group, chosen, why, candidates, tier), refused
+    return _decided(group, chosen, why, candidates, tier), refused + uncapped
 
 
 def as_library(planned: GroupPlan, why: str) -> GroupPlan:

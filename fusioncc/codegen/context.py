@@ -11,11 +11,13 @@ from fusioncc.schedule import Schedule, padded_rank
 
 @dataclass(frozen=True)
 class Context:
-    """The group, its rounding tier, and the main members that are emitted (indices, in graph order)."""
+    """The group, its rounding tier, the main members that are emitted (indices, in graph order), and whether persistent
+    kernels record their tiles."""
 
     group: Group
     tier: str
     mains: tuple[int, ...]
+    trace: bool = False
 
     @property
     def branches(self) -> tuple[Branch, ...]:

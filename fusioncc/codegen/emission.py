@@ -10,6 +10,7 @@ from fusioncc.codegen.launch import Buffer, EmittedModule
 from fusioncc.codegen.module import Module
 from fusioncc.codegen.pool_rules import require_pools
 from fusioncc.codegen.precision import TIERS
+from fusioncc.codegen.trace import traced
 from fusioncc.errors import EmissionError
 from fusioncc.group import Group
 from fusioncc.schedule import Schedule
@@ -26,20 +27,23 @@ KINDS = {
 ``require``, which refuses pools that do not make such a schedule."""
 
 
-def emit(group: Group, schedule: Schedule, *, name: str, tier: str, why: str) -> EmittedModule:
+def emit(group: Group, schedule: Schedule, *, name: str, tier: str, why: str, trace: bool = False) -> EmittedModule:
     """The Triton module of the group's main members that the schedule runs.
 
     Args:
         name: name of the module, an identifier (``k0_inline_...``).
         tier: rounding tier, ``fp32`` or ``relaxed``.
         why: the reason for the schedule, one line for the header.
+        trace: persistent kernels record when each worker ran which tile; a module that has none is as without.
 
     Raises:
         EmissionError: the group or the schedule has no emitted form; the message says why.
     """
-    context = check(group, schedule, tier)
+    context = replace(check(group, schedule, tier), trace=trace)
     kernels = _chained(KINDS[schedule.kind].kernels(context, schedule), schedule)
-    fork = streams.Fork(context, kernels) if schedule.kind == "streams" else None
+    if trace:
+        kernels = tuple(map(traced, kernels))
+    fork = streams.Fork(context, kernels, schedule.vendor_multiprocessors) if schedule.kind == "streams" else None
     return Module(context, schedule, name, " ".join(why.split()), kernels, _buffers(context, schedule), fork).emitted()
 
 

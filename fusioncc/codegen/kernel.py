@@ -13,8 +13,9 @@ from fusioncc.codegen.lines import call, indented
 from fusioncc.group import Operand
 from fusioncc.schedule import TileConfig
 
-KINDS = ("local", "operand", "buffer", "rows", "constexpr")
-"""Order of a signature: what the caller defines, tensors that are read, tensors that are written, M, constants."""
+KINDS = ("local", "operand", "buffer", "trace", "rows", "constexpr")
+"""Order of a signature: what the caller defines, tensors that are read, tensors that are written, a trace, M,
+constants."""
 SIDES = ("BLOCK_M", "BLOCK_N", "BLOCK_K")
 WALK = ("GROUP_M", ".*WORKERS", "LATE", "CHUNK", "PRODUCT_SLICES", "K_.*")
 CONSTANTS = ("N", "K", r"R\d*", r"RP\d*", r".*_STRIDE.*", r".*SCALE\d*", *WALK, *SIDES)
@@ -132,6 +133,8 @@ class Kernel:
     """Whether it starts while the launch before it still runs, for which its body waits."""
     triggers: bool = False
     """Whether the next launch may start as soon as all programs of this one have."""
+    traced: tuple[Blocks, ...] = ()
+    """The tiles that the kernel records, in the order of their rows; empty: it records nothing."""
 
     @property
     def shape(self) -> str:
@@ -180,7 +183,9 @@ class Kernel:
         arguments = [f"{param.name}={param.expression}" for param in self.params]
         options = [f"num_warps={self.tile.num_warps}", f"num_stages={self.tile.num_stages}"]
         options += ["**DEPENDENT"] if self.dependent else []
-        return (*counted, *call(f"{name}[({grid},)]", [*arguments, *options]))
+        rows = [f'("{blocks.role}", "{blocks.made}", {blocks.source})' for blocks in self.traced]
+        trace = call("trace = traced", [f'"{name}"', "x.device", *rows]) if rows else ()
+        return (*counted, *trace, *call(f"{name}[({grid},)]", [*arguments, *options]))
 
 
 def function(name: str, params: Sequence[Param], body: Part) -> tuple[str, ...]:

@@ -38,11 +38,12 @@ class Buffer:
 class Arg:
     """One kernel argument: an operand (tensor input), a buffer (by name), the number of rows, or a constexpr.
 
-    A ``local`` is none of a launch: the kernel defines it, and its device functions take it.
+    A ``local`` is none of a launch: the kernel defines it, and its device functions take it. A ``trace`` is what the
+    module's own ``launch`` allocates for a traced kernel: int64, four numbers for each tile.
     """
 
     name: str
-    kind: Literal["local", "operand", "buffer", "rows", "constexpr"]
+    kind: Literal["local", "operand", "buffer", "trace", "rows", "constexpr"]
     operand: Operand | None = None
     value: int | float | bool | str | None = None
     """Name of the buffer, or the value of the constexpr."""
@@ -56,6 +57,9 @@ class Blocks:
     count: int
     expression: str = ""
     """``count`` as source in ``launch()``; empty for one."""
+    role: str = ""
+    made: str = ""
+    """What the tiles are (``main``, ``down``, ``up``), and the names of the tensors that they make: for a trace."""
 
     def tiles(self, m: int) -> int:
         """Tiles for ``m`` rows."""
@@ -100,3 +104,10 @@ class EmittedModule:
     """Tensor arguments of the module's ``launch``, in order, without repetition."""
     forks: bool = False
     """``launch`` also runs vendor GEMMs, and on streams of its own: ``launches`` lists its kernels, and is not all."""
+    traced: bool = False
+    """``launch`` also keeps what its persistent kernels record of their tiles, in ``TRACES``."""
+
+    @property
+    def opaque(self) -> bool:
+        """``launch`` does more than launch kernels, so that it is called as a whole."""
+        return self.forks or self.traced

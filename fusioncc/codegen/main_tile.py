@@ -85,7 +85,8 @@ class MainTile:
         tile = self.pool.tile
         k_split, split = self.pool.k_split, self._k_split
         count = f"triton.cdiv({self.n.expression}, {tile.block_n})" + (f" * {k_split}" if split else "")
-        blocks = Blocks(tile.block_m, -(-self.member.n // tile.block_n) * k_split, count)
+        made = self.context.output(self.main).name
+        blocks = Blocks(tile.block_m, -(-self.member.n // tile.block_n) * k_split, count, stem, made)
         columns = part(
             "tl.cdiv(N, BLOCK_N)" + "".join(f" * {each.name}" for each in split),
             params=(self.n, *split, *block_constants(tile, "N")),

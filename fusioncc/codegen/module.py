@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from fusioncc.codegen import trace
 from fusioncc.codegen.context import Context
 from fusioncc.codegen.descriptor import ALLOCATOR
 from fusioncc.codegen.kernel import Kernel
@@ -62,7 +63,13 @@ class Module:
             launches=tuple(kernel.launch(name) for kernel, name in zip(self.kernels, names, strict=True)),
             operands=tuple(self.context.names()),
             forks=self.fork is not None,
+            traced=self._traced,
         )
+
+    @property
+    def _traced(self) -> bool:
+        """Whether a kernel records its tiles."""
+        return any(kernel.traced for kernel in self.kernels)
 
     @property
     def _described(self) -> bool:
@@ -83,11 +90,12 @@ class Module:
     def _source(self, names: tuple[str, ...]) -> str:
         helpers = tuple(dict.fromkeys(helper for kernel in self.kernels for helper in kernel.helpers))
         functions = {name: kernel.source(name) for kernel, name in zip(self.kernels, names, strict=True)}
-        check = SelfCheck(self.context, self.schedule, self.name)
+        check = SelfCheck(self.context, self.schedule, self.name, self._traced)
         sections = [
             "\n".join(self._header()) + "\n\n" + self._imports(),
             *([ALLOCATOR] if self._described else []),
             *(self.fork.helpers if self.fork is not None else ()),
+            *((trace.CLOCK, trace.TRACES) if self._traced else ()),
             *helpers,
             *("\n".join(lines) + "\n" for lines in functions.values()),
             "\n".join(self._launch(names)) + "\n",
@@ -96,9 +104,9 @@ class Module:
         return "\n\n".join(sections)
 
     def _imports(self) -> str:
-        early = any(kernel.dependent for kernel in self.kernels)
-        contexts = "import contextlib\n" * (self.fork is not None)
-        return contexts + IMPORTS + LANGUAGE * bool(self.kernels) + f"\n{DEPENDENT}" * early
+        early = f"\n{DEPENDENT}" * any(kernel.dependent for kernel in self.kernels)
+        first, last = (self.fork.imports, self.fork.later_imports) if self.fork is not None else ("", "")
+        return first + trace.IMPORTS * self._traced + IMPORTS + LANGUAGE * bool(self.kernels) + last + early
 
     def _header(self) -> tuple[str, ...]:
         group = self.context.group
@@ -133,6 +141,7 @@ class Module:
                 rest="",
             ),
             *(["triton.set_allocator(scratch)"] if self._described else []),
+            *(["TRACES.clear()"] if self._traced else []),
             "m = x.shape[0]",
         ]
         for buffer in self.buffers:

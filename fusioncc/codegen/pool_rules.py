@@ -22,6 +22,9 @@ def require_pools(context: Context, schedule: Schedule) -> None:
     Raises:
         EmissionError: with the number or the member that has no emitted form.
     """
+    vendor = schedule.vendor_multiprocessors
+    if vendor is not None and (schedule.kind != "streams" or vendor < 1):
+        raise EmissionError("vendor_multiprocessors is a cap of schedule 'streams', and at least 1")
     listed: set[tuple[bool, int]] = set()
     for position, pool in enumerate(schedule.pools):
         _require_numbers(context, pool)
@@ -147,7 +150,7 @@ def _require_descriptors(context: Context, schedule: Schedule, pool: Pool) -> No
     if schedule.kind == "two_pool":
         if pool.role == "down" and pool.tile.tma:
             raise EmissionError("down tiles have no TMA form")
-    elif pool.tile.tma != (pool.workers is not None) or pool.chunk is not None or pool.late:
+    elif (pool.tile.tma != (pool.workers is not None) and not _capped(schedule, pool)) or pool.chunk or pool.late:
         raise EmissionError(
             "a TMA pool is persistent and names its workers; other pools have neither workers nor chunks"
         )
@@ -159,6 +162,11 @@ def _require_descriptors(context: Context, schedule: Schedule, pool: Pool) -> No
         reason = refusal(context.group, main)
         if reason:
             raise EmissionError(reason)
+
+
+def _capped(schedule: Schedule, pool: Pool) -> bool:
+    """Whether workers are a cap of multiprocessors, in any tile."""
+    return schedule.kind == "streams" and pool.role == "down"
 
 
 def _require_downs(context: Context, pool: Pool) -> None:

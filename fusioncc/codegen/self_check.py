@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from fusioncc.codegen.context import Context
 from fusioncc.codegen.lines import call, indented, returned
+from fusioncc.codegen.trace import SCRIPT
 from fusioncc.group import Branch, Operand
 from fusioncc.schedule import Schedule
 
@@ -84,12 +85,15 @@ class SelfCheck:
     context: Context
     schedule: Schedule
     name: str
+    traced: bool = False
+    """Whether the script writes a trace when it is asked to."""
 
     def sections(self) -> tuple[str, ...]:
         """Top-level sections of source, in order."""
         eager = self._eager()
         rounded = (TF32,) if any("tf32(" in line for line in eager) else ()
-        return (*rounded, "\n".join(eager) + "\n", "\n".join(self._constants()) + "\n", CHECK, MAIN)
+        main = MAIN + SCRIPT * self.traced
+        return (*rounded, "\n".join(eager) + "\n", "\n".join(self._constants()) + "\n", CHECK, main)
 
     def _eager(self) -> tuple[str, ...]:
         names = self.context.names()

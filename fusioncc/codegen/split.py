@@ -64,17 +64,20 @@ def down_kernel(context: Context, pool: Pool) -> Kernel:
         + total([low_rank.settled() for low_rank in lows])
         + part("")
     )
+    made = []
     for low_rank in lows:
-        saved = context.saved(low_rank.branch.down)
+        saved, slices = context.saved(low_rank.branch.down), context.slices(low_rank.branch.down, pool.k_split)
         if saved is not None:
             body += low_rank.load_bias() + low_rank.save(saved, write_rows)
         else:
-            body += low_rank.store_slice(context.slices(low_rank.branch.down, pool.k_split), write_rows, wide)
-    blocks = Blocks(pool.tile.block_m, pool.k_split, "" if pool.k_split == 1 else str(pool.k_split))
+            body += low_rank.store_slice(slices, write_rows, wide)
+        made.append((saved or slices).name)
+    count = "" if pool.k_split == 1 else str(pool.k_split)
+    blocks = Blocks(pool.tile.block_m, pool.k_split, count, "down", ", ".join(made))
     k_split = part("1") if pool.k_split == 1 else part("K_SPLIT", params=(constant("K_SPLIT", pool.k_split),))
     number = context.downs.index(pool.members[0])
     tiles = tile_count(context.group, pool, k_split)
-    return Kernel("down", body, pool.tile, (blocks,), tiles, helpers(lows), number=number)
+    return Kernel("down", body, pool.tile, (blocks,), tiles, helpers(lows), pool.workers, number=number)
 
 
 def joined_main(context: Context, pool: Pool, main: int, splits: dict[int, int]) -> Kernel:

@@ -4,8 +4,8 @@ Main products are vendor GEMMs: the first on the current stream, each other one 
 side stream too. Main members with a branch leave their product in fp32, and one kernel on the current stream adds
 ``scale * y @ B`` and rounds once. Members without a branch are done at the join.
 
-A cap of multiprocessors for a stream would be one more argument of ``on`` (and of the pool's ``workers``, for a
-persistent grid of that size); there is none yet.
+Each side may be held to some multiprocessors: the down kernel by a persistent grid of that many programs (the workers
+of its pool), the vendor's products by a partition of the driver's, whose streams are side streams like others.
 """
 
 from collections.abc import Sequence
@@ -60,6 +60,18 @@ def on(side, *tensors):
             tensor.record_stream(side)
     with torch.cuda.stream(side):
         yield
+'''
+NEW_STREAM = "torch.cuda.Stream(device) for _ in range(count - len(streams))"
+"""How ``forked`` makes side streams, where none of them is capped."""
+PARTITION = '''@functools.cache
+def partition(device):
+    """The multiprocessors of the vendor's products; the driver rounds their number to what it can part."""
+    return GreenContext.create(num_sms=VENDOR_MULTIPROCESSORS, device_id=device.index)
+
+
+def side_stream(device, at):
+    """A new stream in the place ``at`` among the side streams: the vendor's come last."""
+    return torch.cuda.Stream(device) if at < OWN_STREAMS else partition(device).Stream()
 '''
 MULTIPLY = '''@torch.no_grad()
 def multiply(x, w, out, bias=None):
@@ -124,36 +136,55 @@ class Fork:
 
     context: Context
     kernels: tuple[Kernel, ...]
+    cap: int | None = None
+    """Multiprocessors of the vendor's products; None: all, and the first of them stays on the current stream."""
+
+    @property
+    def imports(self) -> str:
+        """What the module imports for it."""
+        return "import contextlib\n" + "import functools\n" * (self.cap is not None)
+
+    @property
+    def later_imports(self) -> str:
+        """The same, after torch."""
+        return "from torch.cuda.green_contexts import GreenContext\n" * (self.cap is not None)
 
     @property
     def helpers(self) -> tuple[str, ...]:
         """Top-level sections of source."""
-        return MULTIPLY, FORK
+        if self.cap is None:
+            return MULTIPLY, FORK
+        own = f"OWN_STREAMS = {len(self.kernels[:1])}  # side streams of kernels of this module"
+        constants = f"VENDOR_MULTIPROCESSORS = {self.cap}\n{own}\n"
+        capped = FORK.replace(NEW_STREAM, "side_stream(device, at) for at in range(len(streams), count)")
+        return MULTIPLY, constants + "\n\n" + PARTITION, capped
 
     def header(self, names: Sequence[str]) -> tuple[str, ...]:
         """Which stream runs what, in words."""
-        *sides, current = [work.words for work in self._work(names)]
-        beside = ", ".join(sides)
-        text = f"Streams: {current} on the current one; each on one of its own: {beside}; what follows waits for all."
+        sides, current = self._work(names)
+        beside = ", ".join(work.words for work in sides)
+        here = "" if current is None else f"{current.words} on the current one; "
+        held = "" if self.cap is None else f", the vendor's on {self.cap} multiprocessors"
+        text = f"Streams: {here}each on one of its own: {beside}{held}; what follows waits for all."
         return paragraph(text, first="    ", rest="        ")
 
     def lines(self, names: Sequence[str]) -> tuple[str, ...]:
         """The launches, the side streams' first: they are short, and wait for a long one otherwise."""
-        *sides, current = self._work(names)
+        sides, current = self._work(names)
         body: list[str] = []
         for at, work in enumerate(sides):
             body += call("with on", [f"sides[{at}]", *work.tensors], ":", depth=2)
             body += indented(work.lines)
-        body += current.lines
+        body += () if current is None else current.lines
         later = [line for kernel, name in self._named(names)[1:] for line in kernel.launch_source(name)]
         return (f"with forked(x.device, {len(sides)}) as sides:", *indented(body), *later)
 
     def _named(self, names: Sequence[str]) -> list[tuple[Kernel, str]]:
         return list(zip(self.kernels, names, strict=True))
 
-    def _work(self, names: Sequence[str]) -> list[Work]:
-        """The work of each side stream, then that of the current one."""
-        first, *others = (self._product(main) for main in self.context.mains)
+    def _work(self, names: Sequence[str]) -> tuple[list[Work], Work | None]:
+        """The work of each side stream, and that of the current one."""
+        products = [self._product(main) for main in self.context.mains]
         downs = [
             Work(
                 kernel.launch_source(name),
@@ -162,7 +193,7 @@ class Fork:
             )
             for kernel, name in self._named(names)[:1]
         ]
-        return [*downs, *others, first]
+        return ([*downs, *products[1:]], products[0]) if self.cap is None else ([*downs, *products], None)
 
     def _product(self, main: int) -> Work:
         """The vendor GEMM of a main member; the bias of one with a branch is added behind the join."""

@@ -22,6 +22,7 @@ from fusioncc.codegen.main_tile import MainTile
 from fusioncc.codegen.pool_rules import require_branches, require_roles
 from fusioncc.codegen.split import down_kernel, joined_last
 from fusioncc.codegen.tile_order import one_row_block
+from fusioncc.codegen.trace import recorded
 from fusioncc.errors import EmissionError
 from fusioncc.schedule import Pool, Schedule
 
@@ -59,7 +60,8 @@ def kernels(context: Context, schedule: Schedule) -> list[Kernel]:
     (down,) = (pool for pool in schedule.pools if pool.role == "down")
     mains = [pool for pool in schedule.pools if pool.role == "main"]
     members = [published_main(context, pool, main, down) for pool in mains for main in pool.members]
-    together, count = Together((*members, down_kernel(context, down))), len(members)
+    downs = down_kernel(context, down)
+    together, count = Together((*members, downs)), len(members)
     tiles, down_tiles = together.last_end(count), together.tiles(count)
     prologue = (
         together.declared()
@@ -67,23 +69,29 @@ def kernels(context: Context, schedule: Schedule) -> list[Kernel]:
         + part(f"tiles = {tiles.lines[0]}", params=tiles.params)
         + part(f"down_tiles = {down_tiles.lines[0]}", params=down_tiles.params)
     )
+    run_down, run_main = together.call(count, "down_tile"), together.dispatch(count, "tiles")
+    if context.trace:
+        run_down = recorded(run_down, "tiles + down_tile", "worker")
+        run_main = recorded(run_main, "tile", "worker", within="tile < tiles" if down.late else "")
     body = (
         part(f"worker = {_taken(STARTED)}", params=(_counters(context),))
-        + _down_phase(down, together.call(count, "down_tile"))
-        + (_queue if mains[0].chunk else _stripes)(mains[0], down, together.dispatch(count, "tiles"))
+        + _down_phase(down, run_down)
+        + (_queue if mains[0].chunk else _stripes)(mains[0], down, run_main)
     )
+    grid = tuple(blocks for member in members for blocks in member.grid)
     return [
         Kernel(
             "two_pool",
             body,
             mains[0].tile,
-            tuple(blocks for member in members for blocks in member.grid),
+            grid,
             tiles,
             together.helpers,
             mains[0].workers,
             prologue,
             bundled=together.shapes,
             walks=True,
+            traced=(*grid, *downs.grid) if context.trace else (),
         )
     ]
 

@@ -5,8 +5,11 @@ it never reaches Inductor or a user's call.
 """
 
 import functools
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
+
+import torch
 
 from fusioncc.codegen.launch import EmittedModule, KernelLaunch
 from fusioncc.errors import KernelBuildError
@@ -14,6 +17,15 @@ from fusioncc.graph import TORCH_DTYPES
 
 MAX_SPILLED_BYTES = 64
 """A few spilled registers cost less than the smaller tile that avoids them; more is a wrong choice of tile."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What one program of a compiled kernel takes: warps, 32-bit registers of a thread, bytes of shared memory."""
+
+    num_warps: int
+    registers: int
+    shared_bytes: int
 
 
 @functools.cache
@@ -24,17 +36,19 @@ def tuned(function: Any, num_warps: int, num_stages: int) -> Any:
     return triton.autotune(configs=[triton.Config({}, num_warps=num_warps, num_stages=num_stages)], key=[])(function)
 
 
-def build(emitted: EmittedModule, module: ModuleType, m: int) -> None:
-    """Compile and load every launch of ``emitted`` for ``m`` rows on the current device.
+def build(emitted: EmittedModule, module: ModuleType, m: int) -> tuple[Compiled, ...]:
+    """Compile and load every launch of ``emitted`` for ``m`` rows on the current device; what each takes.
 
     Raises:
         KernelBuildError: with the kernel's name and the compiler's last line.
     """
-    for position, launch in enumerate(emitted.launches):
+    return tuple(
         _build_launch(emitted, getattr(module, launch.kernel), launch, position, m)
+        for position, launch in enumerate(emitted.launches)
+    )
 
 
-def _build_launch(emitted: EmittedModule, function: Any, launch: KernelLaunch, position: int, m: int) -> None:
+def _build_launch(emitted: EmittedModule, function: Any, launch: KernelLaunch, position: int, m: int) -> Compiled:
     from triton.compiler.errors import CompilationError
     from triton.runtime.errors import OutOfResources, PTXASError
     from triton.runtime.jit import MockTensor
@@ -47,6 +61,8 @@ def _build_launch(emitted: EmittedModule, function: Any, launch: KernelLaunch, p
             arguments[arg.name] = MockTensor(TORCH_DTYPES[arg.operand.dtype])
         elif arg.kind == "buffer":
             arguments[arg.name] = MockTensor(TORCH_DTYPES[dtypes[str(arg.value)]])
+        elif arg.kind == "trace":
+            arguments[arg.name] = MockTensor(torch.int64)
         else:
             arguments[arg.name] = m if arg.kind == "rows" else arg.value
     try:
@@ -63,3 +79,4 @@ def _build_launch(emitted: EmittedModule, function: Any, launch: KernelLaunch, p
         raise KernelBuildError(
             f"kernel {launch.kernel} of {emitted.name} spills {kernel.n_spills} bytes of registers", position
         )
+    return Compiled(launch.num_warps, kernel.n_regs, kernel.metadata.shared)

@@ -42,7 +42,7 @@ from fusioncc.group import Group
 from fusioncc.schedule import Schedule
 from tests.codegen.cases import golden
 
-TRITON_DTYPES = {"int32": "i32"}
+TRITON_DTYPES = {"int32": "i32", "int64": "i64"}
 DEVICES = {80: get_device("a100-80"), 90: get_device("h200"), 100: get_device("b200")}
 """A card of each capability: its shared memory, and what the cost model predicts for it."""
 
@@ -99,7 +99,7 @@ def compiled(
         if arg.kind == "rows":
             signature[arg.name] = "i32"
         else:
-            dtype = arg.operand.dtype if arg.operand is not None else buffers[str(arg.value)]
+            dtype = arg.operand.dtype if arg.operand is not None else buffers.get(str(arg.value), "int64")
             signature[arg.name] = f"*{TRITON_DTYPES.get(dtype, dtype)}"
         if arg.kind != "rows" or m % 16 == 0:
             attributes[(index,)] = [["tt.divisibility", 16]]
@@ -125,12 +125,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--capability", type=int, action="append", choices=sorted(DEVICES))
     parser.add_argument("--only", default="", help="part of the names of the golden modules")
+    parser.add_argument("--trace", action="store_true", help="only those with something to trace, traced")
     options = parser.parse_args()
     failures = 0
     for name, (group, schedule, tier) in golden().items():
         if options.only not in name:
             continue
-        module = emit(group, schedule, name=name, tier=tier, why="golden")
+        module = emit(group, schedule, name=name, tier=tier, why="golden", trace=options.trace)
+        if options.trace and not module.traced:
+            continue
         hopper = any(pool.tile.tma or pool.dependent for pool in schedule.pools)
         for capability in options.capability or sorted(DEVICES):
             if hopper and capability < 90:

@@ -11,7 +11,7 @@ from fusioncc.errors import EmissionError
 from fusioncc.group import Group, Output
 from fusioncc.schedule import COMPENSATED_STEP, Pool, Schedule, TileConfig, padded_rank
 from tests.codegen import reference
-from tests.codegen.cases import DOWN, TILE, Lora, Main, group, streams
+from tests.codegen.cases import DOWN, TILE, Lora, Main, group, split, streams
 from tests.codegen.fake_streams import Card
 from tests.codegen.test_numerics import BUNDLES, GROUPS, PLAIN, run
 
@@ -132,6 +132,58 @@ def test_a_failed_launch_leaves_no_stream_behind(load, at: int, monkeypatch) -> 
     assert card.problems == [] and len(card.launched) == at and card.current is card.home
 
 
+def capped(value: Schedule, down: int | None = None, vendor: int | None = None, up: int | None = None) -> Schedule:
+    workers = {"down": down, "up": up}
+    pools = tuple(replace(pool, workers=workers[pool.role]) for pool in value.pools)
+    return replace(value, pools=pools, vendor_multiprocessors=vendor)
+
+
+@pytest.mark.parametrize("caps", [{"down": 1}, {"down": 2, "vendor": 96}, {"vendor": 96}], ids=str)
+@pytest.mark.parametrize("name", ON_A_CARD)
+def test_a_cap_changes_no_bit(load, name: str, caps: dict[str, int]) -> None:
+    value = ON_A_CARD[name]
+    found = [run(load, value, each)[0] for each in (schedule(value), capped(schedule(value), **caps))]
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_a_capped_kernel_is_a_small_grid() -> None:
+    value = group(133, 200, Main(136))
+    made = emit(value, capped(schedule(value), down=4), name="module", tier="fp32", why="a test", trace=True)
+    down, up = made.launches
+    assert (down.programs(133), up.workers, made.traced) == (4, None, True)
+    assert [launch.programs(3) for launch in emitted(value).launches] == [3, up.programs(3)]
+
+
+@pytest.mark.parametrize("capturing", [False, True], ids=["eager", "captured"])
+@pytest.mark.parametrize("name", ON_A_CARD)
+def test_the_vendor_has_streams_of_a_partition(load, name: str, capturing: bool, monkeypatch) -> None:
+    value, partitions = ON_A_CARD[name], []
+    made = emit(value, capped(schedule(value), vendor=96), name="module", tier="fp32", why="a test")
+    module, card = load(made), Card(monkeypatch, capturing)
+
+    class GreenContext:
+        def __init__(self, num_sms: int, device_id: int) -> None:
+            self.size, self.streams = (num_sms, device_id), []
+            partitions.append(self)
+
+        create = classmethod(lambda cls, **options: cls(**options))
+
+        def Stream(self):
+            self.streams.append(torch.cuda.Stream(torch.device("cuda", 0)))
+            return self.streams[-1]
+
+    module.GreenContext = GreenContext
+    for _ in range(2):
+        assert card.run(made, module) == []
+    (partition,) = partitions
+    assert partition.size == (96, 0)
+    assert len(partition.streams) == len(value.mains), "streams are made once"
+    for what, stream in card.launched:
+        assert (stream in partition.streams) == what.startswith("multiply")
+    at_home = [what for what, stream in card.launched[len(card.launched) // 2 :] if stream is card.home]
+    assert at_home == [launch.kernel for launch in made.launches[1:]]
+
+
 UP = TileConfig(16, 64, 16, 4, 2)
 LORA = ON_A_CARD["lora"]
 REFUSED: dict[str, tuple[Group, Schedule, str]] = {
@@ -151,7 +203,23 @@ REFUSED: dict[str, tuple[Group, Schedule, str]] = {
         "up pools in the next launch",
     ),
     "saved slices": (group(33, 200, Main(136, (Lora(8, saved=True),))), streams(LORA, DOWN, 2), "mm_a00 is saved"),
-    "tma": (LORA, replace(streams(LORA, DOWN), pools=(replace(streams(LORA, DOWN).pools[0], workers=3),)), "TMA pool"),
+    "capped join": (LORA, capped(streams(LORA, DOWN), up=3), "a TMA pool is persistent"),
+    "queue": (
+        LORA,
+        replace(streams(LORA, DOWN), pools=(replace(streams(LORA, DOWN).pools[0], chunk=3),)),
+        "nor chunks",
+    ),
+    "no worker": (LORA, capped(streams(LORA, DOWN), down=0), "workers are at least 1"),
+    "no multiprocessor": (
+        LORA,
+        capped(streams(LORA, DOWN), vendor=0),
+        "vendor_multiprocessors is a cap of .*at least 1",
+    ),
+    "another kind": (
+        LORA,
+        replace(split(LORA, TILE, DOWN), vendor_multiprocessors=8),
+        "vendor_multiprocessors is a cap of schedule 'streams'",
+    ),
     "batch": (
         replace(LORA, members=tuple(replace(member, batch=2) for member in LORA.members)),
         streams(LORA, DOWN),

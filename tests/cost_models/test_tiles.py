@@ -128,3 +128,19 @@ def test_ieee_does_not_use_tensor_cores() -> None:
     assert ieee is not None and tf32 is not None
     assert ieee.us > 3 * tf32.us
     assert estimate(lora(64, 4096, 4096, 16, dtype="fp64"), Schedule("library"), H200) is None
+
+
+def test_two_workers_a_multiprocessor_hide_each_other() -> None:
+    """Up to as many as fit: then more of them change nothing."""
+    tile = TileConfig(16, 64, 128, 4, 3, swap_operands=True)
+    group = lora(16, 4096, 28672, 8)
+
+    def latency(workers: int) -> float:
+        down = Pool("down", (1,), replace(tile, block_n=16), 0, workers=8, k_split=8)
+        schedule = Schedule("two_pool", (down, Pool("main", (0,), tile, 0, workers=workers)))
+        found = estimate(group, schedule, H200)
+        assert found is not None
+        return dict(found.terms)["latency"]
+
+    one, two, three, many, more = (latency(132 * count) for count in (1, 2, 3, 20, 40))
+    assert one > two >= three and many == more

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import fusioncc
+from fusioncc.runtime.green_contexts import refusal
 from tests.lora_models import Lora, rows
 from tests.test_streams import Projections
 
@@ -41,3 +42,27 @@ def test_a_captured_graph_replays_the_fork_and_the_join() -> None:
         graph.replay()
         with torch.no_grad():
             assert torch.equal(captured, run(x))
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_caps_of_both_sides(captured: bool) -> None:
+    """The traced kernel stays on as many multiprocessors as it was given; a capped product is as right as any."""
+    model, x = Projections(dtype=torch.bfloat16).cuda(), rows(2000, dtype=torch.bfloat16).cuda()
+    caps = {"emitted_multiprocessors": 8}
+    if not refusal(96):
+        caps["vendor_multiprocessors"] = 96
+    run = fusioncc.optimize(model, (x,), schedule="streams", on_error="raise", trace=True, **caps)
+    with torch.no_grad():
+        results, plain = run(x), fusioncc.optimize(model, schedule="streams", on_error="raise")(x)
+        if captured:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                results = run(x)
+            graph.replay()
+    torch.cuda.synchronize()
+    for got, wanted in zip(results, plain, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=2e-2, atol=2e-2)
+    spans = [event for event in fusioncc.trace_of(run)["traceEvents"] if event["ph"] == "X"]
+    assert 1 <= len({event["args"]["multiprocessor"] for event in spans}) <= 8
+    if "vendor_multiprocessors" not in caps:
+        pytest.skip(f"the vendor's side was not capped: {refusal(96)}")
