@@ -7,7 +7,7 @@ from itertools import product
 from fusioncc.cost_models.launch import Launch
 from fusioncc.cost_models.resources import accumulators, shared_bytes
 from fusioncc.device import Device
-from fusioncc.schedule import COMPENSATED_STEP, TileConfig, mixes_mma
+from fusioncc.schedule import COMPENSATED_STEP, WAITING_ROWS, TileConfig, mixes_mma
 
 BLOCK_M = (16, 32, 64, 128, 256)
 BLOCK_N = (16, 32, 64, 128, 256)
@@ -58,11 +58,13 @@ SIDE_TILES = (
 @cache
 def main_tiles() -> tuple[TileConfig, ...]:
     """Every main tile config with pointer loads, in a fixed order; few rows in both orientations, the widest with all
-    warps."""
+    warps, most stages where tiles wait for memory."""
     return tuple(
         TileConfig(m, n, k, warps, stages, swap_operands=swap)
         for m, n, k, warps, stages in product(BLOCK_M, BLOCK_N, BLOCK_K, WARPS, STAGES)
         if (m > FEW_ROWS or n <= WIDEST_OF_FEW) and (n < BLOCK_N[-1] or warps == WARPS[-1])
+        if stages < STAGES[-1] or m <= WAITING_ROWS
+        if MIN_ACCUMULATORS <= m * n / (32 * warps) <= MAX_ACCUMULATORS[True]
         for swap in ((True, False) if m <= FEW_ROWS else (False,))
     )
 

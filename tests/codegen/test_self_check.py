@@ -29,7 +29,7 @@ WITHOUT = {
         if not name.startswith(("split", "two_pool", "horizontal", "streams_lora", "streams_bundle"))
         and name != "inline_ragged"
     },
-    "scale": {"concat_plain", "streams_plain"},
+    "scale": {"concat_one_row", "concat_plain", "streams_plain"},
     "store offset": {"streams_plain"},
     "stride": {name for name in golden() if name.startswith("streams")},
     "vendor product": {name for name in golden() if not name.startswith("streams")},

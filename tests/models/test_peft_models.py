@@ -78,10 +78,13 @@ def test_groups_and_outputs(case: Case) -> None:
 
 
 def check_schedules(plan: Plan, case: Case) -> None:
-    """Every group with a branch runs an emitted kernel of the schedule asked for, with the adapters' rank and dtype."""
+    """Every group with a branch runs an emitted kernel of the schedule asked for, with the adapters' rank and dtype;
+    one without may share a launch where the planner is free to choose."""
     for group in plan.groups:
         if not group.branches:
-            assert group.schedule.kind == "library"
+            assert group.schedule.kind in (
+                ("library", "concat", "horizontal") if case.schedule == "auto" else ("library",)
+            )
             continue
         assert group.insertion == "call"
         assert group.schedule.kind == case.schedule or (case.schedule == "auto" and group.schedule.kind != "library")
