@@ -19,8 +19,9 @@ from fusioncc.passes.find_branches import find_branches
 from fusioncc.passes.find_groups import Found, find_groups
 from fusioncc.passes.find_regions import find_regions
 from fusioncc.passes.insert_kernels import insert_kernels, insertion_of
-from fusioncc.passes.merge_rules import Weights, check_merge
+from fusioncc.passes.merge_rules import check_merge
 from fusioncc.passes.plan_groups import Setting, plan_groups
+from fusioncc.passes.weight_rules import Weights
 from fusioncc.plan import SCHEMA, GroupPlan, Plan
 
 

@@ -13,8 +13,9 @@ from fusioncc.config import Options
 from fusioncc.decision import Accepted, Rejected
 from fusioncc.device import get_device
 from fusioncc.graph import aten
-from fusioncc.passes.merge_rules import MERGE_RULES, MergeFacts, Weights, check_merge
+from fusioncc.passes.merge_rules import MERGE_RULES, MergeFacts, check_merge
 from fusioncc.passes.plan_groups import Setting, plan_groups
+from fusioncc.passes.weight_rules import Weights
 from fusioncc.pipeline import find
 from tests.passes.models import K, M, Model, N, X, lora, t
 
@@ -30,7 +31,7 @@ def facts_of(model: nn.Module, *args: torch.Tensor, **changes: Any) -> MergeFact
     graph = capture(model, args or (X,)).graph
     (group,) = find(graph, RELAXED).groups
     main = next(main for main in group.mains if group.branches_of(main))
-    return replace(MergeFacts(group, main, Weights(graph), "relaxed"), **changes)
+    return replace(MergeFacts(group, Weights(graph), main, "relaxed"), **changes)
 
 
 def _biased() -> MergeFacts:
