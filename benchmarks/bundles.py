@@ -18,9 +18,10 @@ from typing import Any
 import torch
 import torch._inductor.exc
 import torch.nn.functional as F
-from timing import facts, graph_us, sets_needed
+from timing import facts, graph_us, on_parameters, sets_needed
 
 import fusioncc
+from fusioncc.packing import PACKED
 
 K = 4096
 BUNDLES = {"q/k/v": (4096, 1024, 1024), "gate/up": (14336, 14336)}
@@ -66,9 +67,9 @@ def columns(names: list[str]) -> dict[str, Callable[[], Callable[..., Any]]]:
     }
 
     def forced(kind: str) -> Callable[[], Callable[..., Any]]:
-        return lambda: torch.compile(
-            bundle, backend="fusioncc", dynamic=False, options={"on_error": "raise", "schedule": kind}
-        )
+        options = {"on_error": "raise", "schedule": kind, "pack_weights": kind in PACKED}
+        made = lambda: torch.compile(bundle, backend="fusioncc", dynamic=False, options=options)
+        return (lambda: on_parameters(made())) if kind in PACKED else made
 
     return {name: every.get(name) or forced(name) for name in names}
 

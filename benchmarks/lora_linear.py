@@ -17,9 +17,10 @@ from typing import Any
 import torch
 import torch._inductor.exc
 import torch.nn.functional as F
-from timing import facts, graph_us, sets_needed
+from timing import facts, graph_us, on_parameters, sets_needed
 
 import fusioncc
+from fusioncc.packing import PACKED
 from fusioncc.schedule import SCHEDULES
 
 SHAPES = [
@@ -69,9 +70,9 @@ def columns(names: list[str]) -> dict[str, Callable[[], Callable[..., torch.Tens
         "max_autotune": lambda: torch.compile(lora, dynamic=False, mode="max-autotune-no-cudagraphs"),
     }
     for kind in FORCED:
-        every[kind] = lambda kind=kind: torch.compile(
-            lora, backend="fusioncc", dynamic=False, options={"on_error": "raise", "schedule": kind}
-        )
+        options = {"on_error": "raise", "schedule": kind, "pack_weights": kind in PACKED}
+        made = lambda options=options: torch.compile(lora, backend="fusioncc", dynamic=False, options=options)
+        every[kind] = (lambda made=made: on_parameters(made())) if kind in PACKED else made
     return {name: every[name] for name in names}
 
 

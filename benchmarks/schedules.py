@@ -24,10 +24,11 @@ from fusioncc.cost_models import estimate
 from fusioncc.device import get_device
 from fusioncc.errors import FusionError
 from fusioncc.group import Branch, Group, Member, Operand, Output
+from fusioncc.packing import PACKED
 from fusioncc.report import describe_pools
 from fusioncc.schedule import SCHEDULES, Schedule
 
-EMITTED = tuple(kind for kind in SCHEDULES if kind in KINDS)
+EMITTED = tuple(kind for kind in SCHEDULES if kind in KINDS and kind not in PACKED)
 DEVICE = get_device("h200")
 LAYERS = [
     (1, 4096, (28672,), 8),

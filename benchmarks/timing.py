@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 COLD_BYTES = 160 << 20
 """Operand sets are rotated until they hold this many bytes: over three times the L2 of an H200."""
@@ -17,6 +18,19 @@ COLD_BYTES = 160 << 20
 def sets_needed(bytes_of_one: int) -> int:
     """Operand sets to rotate so that none is found in the L2 again."""
     return max(2, -(-COLD_BYTES // max(bytes_of_one, 1)) + 1)
+
+
+def on_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, given a Parameter with memory of its own, the same at every call, in the place of each tensor but
+    the first: weights that are packed move, and plain tensors are never packed."""
+    held: dict[int, tuple[torch.Tensor, torch.nn.Parameter]] = {}
+
+    def parameter(tensor: torch.Tensor) -> torch.nn.Parameter:
+        if id(tensor) not in held:
+            held[id(tensor)] = (tensor, torch.nn.Parameter(tensor.clone(), requires_grad=False))
+        return held[id(tensor)][1]
+
+    return lambda x, *weights: function(x, *tree_map(parameter, weights))
 
 
 def graph_us(calls: Sequence[Callable[[], Any]], target_ms: float = 60.0, rounds: int = 15) -> tuple[float, float]:

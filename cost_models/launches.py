@@ -24,6 +24,7 @@ from fusioncc.cost_models.products import (
     x_of,
 )
 from fusioncc.group import DTYPE_BYTES, Group
+from fusioncc.packing import concat_columns
 from fusioncc.schedule import Schedule
 
 
@@ -118,6 +119,33 @@ def _two_pool(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]
     return (Launch("pointwise", (), (counters,)), bundle([*parts, partial]), *rest)
 
 
+def _packed(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
+    """One vendor GEMM over the weights of all mains, behind a kernel that joins their biases where there are any."""
+    members = [group.members[main] for main in group.mains]
+    *_, first = vendor_gemm(group, group.mains[0], x_of(group), result_tensor(group, group.mains[0]))
+    weights = operand_tensors("w", *(member.weight for member in members))
+    biases = operand_tensors("b", *(member.bias for member in members))
+    columns = sum(member.n for member in members)
+    row = Tensor("bias", columns * DTYPE_BYTES[members[0].dtype], "intermediate")
+    results = tuple(result_tensor(group, main) for main in group.mains)
+    gemm = replace(first, reads=(x_of(group), *weights, *((row,) if biases else ())), writes=results, n=columns)
+    return (*([Launch("pointwise", biases, (row,))] if biases else []), gemm)
+
+
+def _k_concat(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
+    """A pass over X that writes it beside ``s X A``, and for each main a vendor GEMM that is longer by that."""
+    (pool,) = schedule.pools
+    columns, size = concat_columns(group), DTYPE_BYTES[group.lhs.dtype]
+    xy = Tensor("xy", group.m * columns * size, "intermediate")
+    made = [replace(down_launch(group, pool, tier), writes=(xy,))]
+    for main in group.mains:
+        member = group.members[main]
+        *_, gemm = vendor_gemm(group, main, xy, result_tensor(group, main))
+        buffer = Tensor(f"w{main}", columns * member.n * size, "weight")
+        made.append(replace(gemm, reads=(xy, buffer, *operand_tensors(f"b{main}", member.bias)), k=columns))
+    return tuple(made)
+
+
 def _merged(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
     """One vendor GEMM for each main member; those with a branch read a merged weight in the place of theirs."""
     made: list[Launch] = []
@@ -149,5 +177,7 @@ BUILDERS: dict[str, Callable[[Group, Schedule, str], tuple[Launch, ...]]] = {
     "split": _emitted,
     "inline": _emitted,
     "two_pool": _two_pool,
+    "packed": _packed,
+    "k_concat": _k_concat,
     "merged": _merged,
 }

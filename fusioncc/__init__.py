@@ -11,7 +11,7 @@ from fusioncc.errors import FusionError
 from fusioncc.plan import Plan
 
 if TYPE_CHECKING:
-    from fusioncc.api import merged_of, optimize, plan_of, trace_of
+    from fusioncc.api import merged_of, optimize, packed_of, plan_of, trace_of
     from fusioncc.api import plan as plan
     from fusioncc.fusion_pass import FusionPass
 
@@ -24,12 +24,16 @@ __all__ = [
     "__version__",
     "merged_of",
     "optimize",
+    "packed_of",
     "plan",
     "plan_of",
     "trace_of",
 ]
 
-_LAZY = dict.fromkeys(("merged_of", "optimize", "plan", "plan_of", "trace_of"), "api") | {"FusionPass": "fusion_pass"}
+_LAZY = {
+    "FusionPass": "fusion_pass",
+    **dict.fromkeys(("merged_of", "optimize", "packed_of", "plan", "plan_of", "trace_of"), "api"),
+}
 
 # The import above bound the submodule to this name; the function of that name is the public one.
 globals().pop("plan")

@@ -21,12 +21,12 @@ from fusioncc.errors import CaptureError, PlanError, TraceError
 from fusioncc.passes.emit_groups import module_of
 from fusioncc.passes.insert_kernels import insert_kernels
 from fusioncc.passes.plan_groups import Setting
-from fusioncc.pipeline import draft, merged_groups
+from fusioncc.pipeline import draft, holding_groups
 from fusioncc.plan import Plan
-from fusioncc.records import merged_of, plan_of
+from fusioncc.records import merged_of, packed_of, plan_of
 from fusioncc.runtime.load import load
 
-__all__ = ["Planned", "dump_data", "merged_of", "optimize", "plan", "plan_of", "trace_of"]
+__all__ = ["Planned", "dump_data", "merged_of", "optimize", "packed_of", "plan", "plan_of", "trace_of"]
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def dump_data(
         for planned in drafted.plan.groups
         if planned.name in drafted.modules
     ]
-    insert_kernels(captured.graph, groups, "call", merged_groups(drafted.plan.groups))
+    insert_kernels(captured.graph, groups, "call", holding_groups(drafted.plan.groups))
     modules = {module.name: module for module in drafted.modules.values()}
     return Planned(drafted.plan, before, readable(captured), tuple(modules.values()))
 

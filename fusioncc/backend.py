@@ -20,13 +20,14 @@ from fusioncc.config import Options
 from fusioncc.decision import accepted_with
 from fusioncc.errors import OptionError
 from fusioncc.fusion_pass import FusionPass
+from fusioncc.pipeline import holds_weights
 from fusioncc.plan import Plan
 from fusioncc.records import PlanLog, current_record
 from fusioncc.runtime.dependent import dependent_launches
 from fusioncc.runtime.executor import profile, runnable
-from fusioncc.runtime.merged import MergedWeights
 from fusioncc.runtime.plan_cache import PlanCache
 from fusioncc.runtime.scratch import with_descriptors
+from fusioncc.runtime.weights import Holder
 from fusioncc.seam import attempt
 
 Compiled = Callable[..., Any]
@@ -71,7 +72,7 @@ def fusioncc(
     record = current_record()
     log = PlanLog(record.plans, profile(device, chosen.device).name)
     form = "call" if rest is _eager_rest else "visible"
-    fusion = FusionPass(chosen, request.plan, form, record=log.add, merged=record.merged)
+    fusion = FusionPass(chosen, request.plan, form, record=log.add, merged=record.merged, packed=record.packed)
     work = fx.GraphModule(gm, copy.deepcopy(gm.graph))
     work.meta.update(gm.meta)
 
@@ -89,20 +90,17 @@ def fusioncc(
     for node in work.graph.nodes:
         # Dynamo drops these weak references from its own graph; while one lives, swap_tensors refuses the weight.
         node.meta.pop("grapharg", None)
-    return _holding(record.merged, compiled) if any(map(_is_merged, fusion.plans)) else compiled
+    held = any(holds_weights(group) for plan in fusion.plans for group in plan.groups)
+    return _holding((record.merged, record.packed), compiled) if held else compiled
 
 
-def _is_merged(plan: Plan) -> bool:
-    return any(group.schedule.kind == "merged" for group in plan.groups)
+def _holding(holders: tuple[Holder, ...], compiled: Compiled) -> Compiled:
+    """``compiled``, which keeps alive the merged and packed weights that its graph reads."""
 
-
-def _holding(merged: MergedWeights, compiled: Compiled) -> Compiled:
-    """``compiled``, which keeps alive the merged weights that its graph reads."""
-
-    def run(_: MergedWeights, *args: Any) -> Any:
+    def run(_: tuple[Holder, ...], *args: Any) -> Any:
         return compiled(*args)
 
-    return functools.update_wrapper(functools.partial(run, merged), compiled)
+    return functools.update_wrapper(functools.partial(run, holders), compiled)
 
 
 def registered() -> str:

@@ -40,6 +40,8 @@ class Options:
     """Persistent kernels record when each worker ran which tile; :func:`fusioncc.trace_of` reads it."""
     device: str | None = None
     """Profile to plan for; None: the card the model runs on."""
+    pack_weights: bool = False
+    """Move parameters behind each other into one buffer, where that makes one product of several."""
     inductor: tuple[tuple[str, Any], ...] = ()
     """Options for Inductor, which compiles the rest (given as a mapping)."""
 
@@ -52,6 +54,8 @@ class Options:
             raise OptionError(
                 f"schedule={self.schedule!r} is not valid; valid values: {', '.join(('auto', *SCHEDULES))}"
             )
+        if not isinstance(self.pack_weights, bool):
+            raise OptionError(f"pack_weights={self.pack_weights!r} is not valid; valid values: True, False")
         if isinstance(self.max_rank_fraction, bool) or not isinstance(self.max_rank_fraction, int | float):
             raise OptionError(f"max_rank_fraction={self.max_rank_fraction!r} is not a number")
         if not 0.0 < self.max_rank_fraction <= 1.0:

@@ -16,11 +16,13 @@ from fusioncc.config import Options
 from fusioncc.decision import accepted_with
 from fusioncc.device import Device
 from fusioncc.graph import tensor
+from fusioncc.packing import PACKED
 from fusioncc.passes.plan_groups import Setting
 from fusioncc.pipeline import rewrite
 from fusioncc.plan import SCHEMA, Plan
 from fusioncc.runtime.executor import profile, runnable
 from fusioncc.runtime.merged import MergedWeights
+from fusioncc.runtime.packed import PackedWeights
 from fusioncc.seam import attempt
 
 
@@ -36,6 +38,7 @@ class FusionPass(CustomGraphPass):
         record: is given every plan.
         merged: holds what ``schedule="merged"`` merges; None: one of its own. Keep it, or keep the pass: a graph whose
             merged weights are gone runs unmerged.
+        packed: holds what ``pack_weights=True`` packs, likewise.
 
     The graph's nodes carry ``meta["val"]``, as after AOTAutograd. Fits Inductor's ``post_grad_custom_pre_pass``.
     ``plans`` holds one plan for each graph seen.
@@ -49,6 +52,7 @@ class FusionPass(CustomGraphPass):
         then: Callable[[fx.Graph], None] | None = None,
         record: Callable[[Plan], None] | None = None,
         merged: MergedWeights | None = None,
+        packed: PackedWeights | None = None,
     ) -> None:
         self.options = options or Options()
         self.given = plan
@@ -56,6 +60,7 @@ class FusionPass(CustomGraphPass):
         self.then = then
         self.plans: list[Plan] = []
         self.merged = merged or MergedWeights()
+        self.packed = packed or PackedWeights()
         self._record = record or (lambda plan: None)
 
     def __call__(self, graph: fx.Graph) -> None:
@@ -76,15 +81,16 @@ class FusionPass(CustomGraphPass):
         decision = runnable(device)
         form = self.form or ("call" if accepted_with(decision, "interpreter") else "visible")
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            return rewrite(graph, Setting(self.options, chosen, decision, self.given), form, self.merged.key)
+            held_by = {"merged": self.merged.key, **dict.fromkeys(PACKED, self.packed.key)}
+            return rewrite(graph, Setting(self.options, chosen, decision, self.given), form, held_by)
 
     def uuid(self) -> Any:
         """Everything the rewritten graph depends on besides the graph; part of Inductor's cache keys. None, which
-        forbids caching, where weights are merged: the graph names what holds them in this process."""
+        forbids caching, where weights are merged or packed: the graph names what holds them in this process."""
         import triton
 
         given_kinds = {group.schedule.kind for group in self.given.groups} if self.given is not None else set()
-        if "merged" in {self.options.schedule, *given_kinds}:
+        if self.options.pack_weights or not {self.options.schedule, *given_kinds}.isdisjoint(("merged", *PACKED)):
             return None
 
         behind = None

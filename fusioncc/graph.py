@@ -222,6 +222,15 @@ def users_outside(node: fx.Node, inside: set[fx.Node]) -> Iterator[fx.Node]:
     return (user for user in node.users if user not in inside)
 
 
+def readers(node: fx.Node) -> Iterator[fx.Node]:
+    """What reads a tensor, through views and casts of it."""
+    for user in node.users:
+        if user.target in VIEWS | PERMUTES | CASTS | COPIES | PADS | {aten.expand.default}:
+            yield from readers(user)
+        else:
+            yield user
+
+
 def is_aligned(node: fx.Node) -> bool:
     """Whether a tensor begins on a multiple of 16 bytes (allocations do; a view may begin anywhere)."""
     value = tensor(node)

@@ -11,16 +11,18 @@ from fusioncc.config import Options
 from fusioncc.cost_models.launches import merged_bytes
 from fusioncc.decision import Rejected
 from fusioncc.errors import PlanError
-from fusioncc.group import Group
+from fusioncc.group import DTYPE_BYTES, Group
+from fusioncc.packing import PACKED, concat_columns
 from fusioncc.passes.build_groups import build_groups
 from fusioncc.passes.canonicalize import canonicalize
 from fusioncc.passes.emit_groups import emit_groups
 from fusioncc.passes.find_branches import find_branches
 from fusioncc.passes.find_groups import Found, find_groups
 from fusioncc.passes.find_regions import find_regions
-from fusioncc.passes.insert_kernels import insert_kernels, insertion_of
+from fusioncc.passes.insert_kernels import HOLDING, HeldBy, insert_kernels, insertion_of
 from fusioncc.passes.merge_rules import check_merge
-from fusioncc.passes.plan_groups import Setting, plan_groups
+from fusioncc.passes.pack_rules import check_packs
+from fusioncc.passes.plan_groups import Setting, is_made_for, plan_groups
 from fusioncc.passes.weight_rules import Weights
 from fusioncc.plan import SCHEMA, GroupPlan, Plan
 
@@ -53,22 +55,29 @@ def draft(graph: fx.Graph, setting: Setting) -> Drafted:
     """
     found = find(graph, setting.options)
     mark = fingerprint(found)
-    if setting.given is not None and found.groups and setting.given.fingerprint != mark:
-        raise PlanError(
-            f"the plan was made for another graph (fingerprint {setting.given.fingerprint}, this graph has {mark})"
-        )
+    given, packs = setting.given, setting.options.pack_weights
+    elsewhere = given is not None and found.groups and given.fingerprint != mark
+    if given is not None and elsewhere and not (packs and is_made_for(given, found.groups, packs)):
+        raise PlanError(f"the plan was made for another graph (fingerprint {given.fingerprint}, this graph has {mark})")
     weights = Weights(graph)
-    unmergeable = {group.name: check_merge(group, weights, setting.options.numerics) for group in found.groups}
-    planned, unmet = plan_groups(found.groups, setting, unmergeable)
+    unpacked = {kind: check_packs(found.groups, weights, packs, kind) for kind in PACKED}
+    refusals = {
+        group.name: {
+            **{kind: unpacked[kind][group.name] for kind in PACKED},
+            "merged": check_merge(group, weights, setting.options.numerics),
+        }
+        for group in found.groups
+    }
+    planned, unmet = plan_groups(found.groups, setting, refusals)
     emitted = emit_groups(planned, setting.options.on_error, setting.options.trace)
     rejections = found.rejections + unmet + emitted.rejections
     notes = _notes(emitted.groups, setting)
     return Drafted(Plan(SCHEMA, setting.device.name, mark, emitted.groups, rejections, notes), emitted.modules)
 
 
-def rewrite(graph: fx.Graph, setting: Setting, form: str, held_by: int = 0) -> Plan:
-    """Plan a graph, build its kernels and insert them; returns the plan as carried out. ``held_by`` is the key of the
-    :class:`~fusioncc.runtime.merged.MergedWeights` that will hold what is merged.
+def rewrite(graph: fx.Graph, setting: Setting, form: str, held_by: HeldBy | None = None) -> Plan:
+    """Plan a graph, build its kernels and insert them; returns the plan as carried out. ``held_by`` names what will
+    hold the weights that are merged or packed; without it such products run one by one.
 
     A group whose kernel does not build keeps its original nodes: the plan says so, and one warning names group and
     cause (under ``on_error="raise"`` the error is raised).
@@ -76,16 +85,21 @@ def rewrite(graph: fx.Graph, setting: Setting, form: str, held_by: int = 0) -> P
     drafted = draft(graph, setting)
     built = build_groups(drafted.plan.groups, drafted.modules, setting)
     ready = [(each.planned.group, each.emitted, each.module) for each in built.ready]
-    insert_kernels(graph, ready, form, merged_groups(built.groups), held_by)
+    insert_kernels(graph, ready, form, holding_groups(built.groups), held_by)
     insertion = {each.planned.name: insertion_of(each.emitted, form) for each in built.ready}
-    insertion |= {group.name: "call" for group in built.groups if group.schedule.kind == "merged"}
+    insertion |= {group.name: "call" for _, group in holding_groups(built.groups)}
     groups = tuple(replace(group, insertion=insertion.get(group.name, "")) for group in built.groups)
     return replace(drafted.plan, groups=groups, rejections=drafted.plan.rejections + built.rejections)
 
 
-def merged_groups(groups: tuple[GroupPlan, ...]) -> list[Group]:
-    """The groups that are planned to run merged."""
-    return [planned.group for planned in groups if planned.schedule.kind == "merged"]
+def holds_weights(planned: GroupPlan) -> bool:
+    """Whether a group runs over merged or packed weights, which a holder has to keep."""
+    return planned.schedule.kind in ("merged", *PACKED)
+
+
+def holding_groups(groups: tuple[GroupPlan, ...]) -> list[tuple[str, Group]]:
+    """The groups whose products are calls alone, over merged or packed weights, each behind its kind of schedule."""
+    return [(planned.schedule.kind, planned.group) for planned in groups if planned.schedule.kind in HOLDING]
 
 
 def fingerprint(found: Found) -> str:
@@ -94,13 +108,23 @@ def fingerprint(found: Found) -> str:
     return hashlib.sha256(msgspec.json.encode(signatures)).hexdigest()[:16]
 
 
+def _held(kind: str, group: Group) -> str:
+    """What becomes of the weights of a group, for a note."""
+    if kind == "merged":
+        held = sum(merged_bytes(group, main) for main in group.joined)
+        return f"merged weights hold {held} bytes beside the weights; a write through .data needs refresh()"
+    if kind == "k_concat":
+        size = DTYPE_BYTES[group.lhs.dtype] * concat_columns(group) * sum(group.members[main].n for main in group.mains)
+        moved = len(group.mains) + len(group.branches)
+        where = f"{len(group.mains)} buffers" if len(group.mains) > 1 else "one buffer"
+        return f"{moved} parameters move into {where} of {size} bytes, [K, N], in the first call, until unpack()"
+    sizes = [group.members[main].weight.bytes for main in group.mains]
+    return f"{len(sizes)} parameters move into one buffer of {sum(sizes)} bytes in the first call, until unpack()"
+
+
 def _notes(groups: tuple[GroupPlan, ...], setting: Setting) -> tuple[str, ...]:
     notes = []
     if isinstance(setting.runnable, Rejected):
         notes.append(f"{setting.runnable.reason}; {setting.runnable.hint}".rstrip("; "))
-    for group in merged_groups(groups):
-        held = sum(merged_bytes(group, main) for main in group.joined)
-        notes.append(
-            f"{group.name}: merged weights hold {held} bytes beside the weights; a write through .data needs refresh()"
-        )
+    notes += [f"{each.name}: {_held(each.schedule.kind, each.group)}" for each in groups if holds_weights(each)]
     return tuple(notes)

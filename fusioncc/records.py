@@ -1,4 +1,4 @@
-"""Plans and merged weights of compiled models: which ``torch.compile`` call made which.
+"""Plans, merged and packed weights of compiled models: which ``torch.compile`` call made which.
 
 ``torch.compile`` gives a backend a graph and nothing about the call it came from. Every call makes one wrapper object
 around the backend, which is on the stack while the backend runs; plans are kept by that object, so that two models of
@@ -13,16 +13,18 @@ from typing import Any
 from fusioncc.errors import CaptureError
 from fusioncc.plan import SCHEMA, Plan
 from fusioncc.runtime.merged import MergedWeights
+from fusioncc.runtime.packed import PackedWeights
 from fusioncc.runtime.plan_cache import PlanCache
 
 
 class Record:
-    """Plans and merged weights of one ``torch.compile`` call."""
+    """Plans, merged and packed weights of one ``torch.compile`` call."""
 
     def __init__(self, wrapper: Any = None) -> None:
         self.wrapper = weakref.ref(wrapper) if wrapper is not None else lambda: None
         self.plans: list[Plan] = []
         self.merged = MergedWeights()
+        self.packed = PackedWeights()
 
 
 _records: list[Record] = []
@@ -100,10 +102,24 @@ def merged_of(compiled: Any) -> MergedWeights:
     Raises:
         CaptureError: ``compiled`` is nothing that ``torch.compile`` or :func:`fusioncc.optimize` returned.
     """
+    return _record_with_plans(compiled, "merged").merged
+
+
+def packed_of(compiled: Any) -> PackedWeights:
+    """What a compiled model or function packed under ``pack_weights=True``: ``packed_bytes``, ``reasons``,
+    ``unpack()``, ``pack()``. Before the first call, or of a model of which nothing is packed, it holds nothing.
+
+    Raises:
+        CaptureError: ``compiled`` is nothing that ``torch.compile`` or :func:`fusioncc.optimize` returned.
+    """
+    return _record_with_plans(compiled, "packed").packed
+
+
+def _record_with_plans(compiled: Any, what: str) -> Record:
     wrapper = _wrapper_of(compiled)
     if wrapper is None:
-        raise CaptureError(f"a {type(compiled).__name__} that was not compiled here holds no merged weights")
-    return next((record.merged for record in _records_of(compiled) if record.plans), _record_of(wrapper).merged)
+        raise CaptureError(f"a {type(compiled).__name__} that was not compiled here holds no {what} weights")
+    return next((record for record in _records_of(compiled) if record.plans), _record_of(wrapper))
 
 
 def _records_of(compiled: Any) -> list[Record]:

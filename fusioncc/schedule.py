@@ -9,7 +9,18 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
-SCHEDULES = ("library", "streams", "concat", "horizontal", "split", "inline", "two_pool", "merged")
+SCHEDULES = (
+    "library",
+    "streams",
+    "concat",
+    "horizontal",
+    "split",
+    "inline",
+    "two_pool",
+    "packed",
+    "k_concat",
+    "merged",
+)
 Ordering = Literal["grouped"]
 
 

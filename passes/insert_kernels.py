@@ -8,7 +8,7 @@ are made first, then uses are replaced; old nodes are erased last, so that a fai
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
 from types import ModuleType
@@ -20,13 +20,20 @@ from fusioncc.codegen.launch import Arg, Buffer, EmittedModule, KernelLaunch, M
 from fusioncc.errors import FusionError
 from fusioncc.graph import TORCH_DTYPES, aten, is_mutation, is_static, tensor
 from fusioncc.group import Group, Operand
+from fusioncc.passes.insert_k_concat import insert_k_concat
 from fusioncc.passes.insert_merged import insert_merged
+from fusioncc.passes.insert_packed import insert_packed
 from fusioncc.passes.insertion import Insertion, as_matrix, shaped_like
 from fusioncc.runtime.build import tuned
 from fusioncc.runtime.dependent import marked
 from fusioncc.runtime.interpreter import launcher
 from fusioncc.runtime.opaque import OPAQUE
 from fusioncc.seam import translated
+
+HeldBy = Mapping[str, int]
+"""By kind of schedule, the key of the holder of its weights."""
+HOLDING = {"packed": insert_packed, "merged": insert_merged}
+"""Kinds whose products are calls that find their weights in a holder."""
 
 
 def insertion_of(emitted: EmittedModule, form: str) -> str:
@@ -39,12 +46,12 @@ def insert_kernels(
     graph: fx.Graph,
     groups: list[tuple[Group, EmittedModule, ModuleType]],
     form: str,
-    merged: Sequence[Group] = (),
-    held_by: int = 0,
+    holding: Sequence[tuple[str, Group]] = (),
+    held_by: HeldBy | None = None,
 ) -> None:
     """Replace the regions of ``groups`` in ``graph``, all or none, each as :func:`insertion_of` says; ``form`` is
-    ``visible`` or ``call``. Those of ``merged`` become calls in either form, to the merged weights with the key
-    ``held_by``.
+    ``visible`` or ``call``. Those of ``holding``, each behind its kind of ``HOLDING``, become calls in either form,
+    which find their weights by ``held_by``.
 
     Raises:
         FusionError: a kernel cannot be inserted (the group is named), or the result is no sound graph. The graph is as
@@ -56,17 +63,19 @@ def insert_kernels(
         undo.callback(_erase_new, insertions)
         for group, emitted, module in groups:
             insertions.append(Insertion(graph, by_name))
-            action = functools.partial(_insert, insertions[-1], group, emitted, module, form)
+            action = functools.partial(_insert, insertions[-1], group, emitted, module, form, held_by or {})
             translated(f"inserting the kernel of {group.name} failed", action, FusionError)
-        for group in merged:
+        for kind, group in holding:
             insertions.append(Insertion(graph, by_name))
-            action = functools.partial(insert_merged, insertions[-1], group, held_by)
-            translated(f"inserting the merged product of {group.name} failed", action, FusionError)
+            action = functools.partial(HOLDING[kind], insertions[-1], group, (held_by or {}).get(kind, 0), form)
+            translated(f"inserting the {kind} product of {group.name} failed", action, FusionError)
         replaced = [pair for insertion in insertions for pair in insertion.replaced]
         undo.callback(_put_back, list(graph.nodes), _arguments([user for old, _ in replaced for user in old.users]))
         for old, new in replaced:
             old.replace_all_uses_with(new)
-        names = ", ".join(group.name for group in (*(group for group, _, _ in groups), *merged))
+        names = ", ".join(
+            group.name for group in (*(group for group, _, _ in groups), *(group for _, group in holding))
+        )
         translated(f"the graph with the kernels of {names} is not sound", lambda: _make_sound(graph), FusionError)
         undo.pop_all()
     _erase_unused([old for old, _ in replaced])
@@ -123,7 +132,9 @@ def _place(graph: fx.Graph, by_name: dict[str, fx.Node], group: Group, emitted: 
     return first if order[last] < order[first] else last.next
 
 
-def _insert(insertion: Insertion, group: Group, emitted: EmittedModule, module: ModuleType, form: str) -> None:
+def _insert(
+    insertion: Insertion, group: Group, emitted: EmittedModule, module: ModuleType, form: str, held_by: HeldBy
+) -> None:
     graph, by_name = insertion.graph, insertion.by_name
     following = _place(graph, by_name, group, emitted)
     with graph.inserting_before(following):
@@ -131,7 +142,9 @@ def _insert(insertion: Insertion, group: Group, emitted: EmittedModule, module: 
         insert = {"visible": _visible, "opaque": _opaque, "call": _called}[insertion_of(emitted, form)]
         made = insert(insertion, group, emitted, module, lhs)
         for buffer in emitted.buffers:
-            if not buffer.kept:
+            if buffer.role == "operand":
+                insert_k_concat(insertion, group, made[buffer.name], held_by.get("k_concat", 0))
+            if buffer.role not in ("output", "saved"):
                 continue
             member = group.members[buffer.member]
             name = group.output_of(buffer.member).node if buffer.role == "output" else member.node

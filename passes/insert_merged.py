@@ -11,8 +11,9 @@ from fusioncc.passes.insertion import Insertion, as_matrix, shaped_like
 from fusioncc.runtime import merged
 
 
-def insert_merged(insertion: Insertion, group: Group, held_by: int) -> None:
-    """Nodes for every main member of a group that has a branch; ``held_by`` is the key of the merged weights."""
+def insert_merged(insertion: Insertion, group: Group, held_by: int, form: str) -> None:
+    """Nodes for every main member of a group that has a branch, alike in every ``form``; ``held_by`` is the key of the
+    merged weights."""
     for main in group.mains:
         if group.branches_of(main):
             _insert(insertion, group, main, held_by)

@@ -4,17 +4,13 @@ A rule takes :class:`MergeFacts` and answers for one reason. Merging copies what
 weights: each must be an input of the graph, whose pointer and version can be looked at on every call.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import fx
-
 from fusioncc.decision import Accepted, Decision, Rejected
-from fusioncc.graph import CASTS, COPIES, PADS, PERMUTES, VIEWS, aten, is_mutation
+from fusioncc.graph import is_mutation
 from fusioncc.group import EMITTED_DTYPES, Group, Operand
-from fusioncc.passes.weight_rules import WeightFacts, Weights, checkable, unaliased, unquantised
-
-_LOOKED_THROUGH = VIEWS | PERMUTES | CASTS | COPIES | PADS | {aten.expand.default}
+from fusioncc.passes.weight_rules import WeightFacts, Weights, checkable, unaliased, unquantised, unshared
 
 
 @dataclass(frozen=True)
@@ -28,6 +24,11 @@ class MergeFacts(WeightFacts):
     def node(self) -> str:
         """Name of the main product."""
         return self.group.members[self.main].node
+
+    def products(self) -> frozenset[str]:
+        """The main product, and those of its branches."""
+        lows = (index for branch in self.group.branches_of(self.main) for index in (branch.down, branch.up))
+        return frozenset({self.node, *(self.group.members[index].node for index in lows)})
 
     def matrices(self) -> tuple[Operand, ...]:
         """W, then A and B of every branch."""
@@ -90,29 +91,6 @@ def frozen(facts: MergeFacts) -> Decision:
         if writer is not None:
             return Rejected("frozen", node.name, f"{node.name} is written by {writer.name}")
     return Accepted("frozen")
-
-
-def unshared(facts: MergeFacts) -> Decision:
-    """Nothing but the products of the region reads W, A or B."""
-    branches = facts.group.branches_of(facts.main)
-    own = {facts.node, *(facts.group.members[i].node for branch in branches for i in (branch.down, branch.up))}
-    for operand in facts.matrices():
-        reader = next((node for node in _readers(facts.holder(operand)) if node.name not in own), None)
-        if reader is not None:
-            what = "what follows the graph (a backward, the caller)" if reader.op == "output" else reader.name
-            return Rejected(
-                "unshared", operand.node, f"{operand.node} is shared: {what} reads it too, and needs it unmerged"
-            )
-    return Accepted("unshared")
-
-
-def _readers(node: fx.Node) -> Iterator[fx.Node]:
-    """What reads a tensor, through views and casts of it."""
-    for user in node.users:
-        if user.target in _LOOKED_THROUGH:
-            yield from _readers(user)
-        else:
-            yield user
 
 
 MERGE_RULES: tuple[Callable[[MergeFacts], Decision], ...] = (

@@ -16,14 +16,17 @@ from fusioncc.decision import Decision, Rejected
 from fusioncc.device import Device
 from fusioncc.errors import EmissionError, FusionError, IllegalScheduleError, PlanError
 from fusioncc.group import Group
+from fusioncc.packing import PACKED, laid_out_alike
 from fusioncc.passes.cap_streams import Caps, cap_streams
 from fusioncc.plan import GroupPlan, Plan
 from fusioncc.schedule import SCHEDULES, Candidate, Schedule
 from fusioncc.seam import translated
 
 LIBRARY = Schedule("library")
-WITHOUT_KERNEL = ("library", "merged")
+WITHOUT_KERNEL = ("library", "packed", "merged")
 """Kinds that run on the vendor's kernels alone: nothing is emitted for them."""
+AS_EAGER = ("library", "packed")
+"""Kinds that round where eager does."""
 TIERS = ("eager", "fp32", "relaxed")
 """Rounding tiers, strictest first."""
 
@@ -38,16 +41,18 @@ class Setting:
     given: Plan | None = None
 
 
-Unmergeable = Mapping[str, tuple[Rejected, ...]]
-"""By group name, why its main products cannot be merged."""
+Refusals = Mapping[str, tuple[Rejected, ...]]
+"""By kind of schedule, what the weights of a group say against it."""
+UNKNOWN = "nothing is known of the graph that holds the weights"
 
 
 def plan_groups(
-    groups: tuple[Group, ...], setting: Setting, unmergeable: Unmergeable | None = None
+    groups: tuple[Group, ...], setting: Setting, refusals: Mapping[str, Refusals] | None = None
 ) -> tuple[tuple[GroupPlan, ...], tuple[Rejected, ...]]:
     """A decision for every group, and a rejection for every wish that could not be met.
 
-    Without ``unmergeable`` nothing is known of the weights, and nothing is merged.
+    Args:
+        refusals: by group name. None: nothing is known of the weights, and nothing is merged or packed.
 
     Raises:
         IllegalScheduleError: a forced schedule is illegal, or a cap cannot be had, and ``on_error="raise"``.
@@ -55,26 +60,33 @@ def plan_groups(
         FusionError: planning a group failed in another way; the message names the group and the cause.
     """
     given = setting.given
-    if given is not None and groups and [g.group.signature() for g in given.groups] != [g.signature() for g in groups]:
+    if given is not None and groups and not is_made_for(given, groups, setting.options.pack_weights):
         raise PlanError("the groups of the plan are not those of this graph, in this order")
     planned, rejections = [], []
     for position, group in enumerate(groups):
-        unknown = Rejected("checkable", group.name, "nothing is known of the graph that holds the weights")
-        unmerged = (unknown,) if unmergeable is None else unmergeable.get(group.name, ())
-        action = partial(_plan, group, position, setting, unmerged)
+        unknown = (Rejected("checkable", group.name, UNKNOWN),)
+        refused_kinds = (
+            dict.fromkeys((*PACKED, "merged"), unknown) if refusals is None else refusals.get(group.name, {})
+        )
+        action = partial(_plan, group, position, setting, refused_kinds)
         decided, refused = translated(f"planning {group.name} failed", action, FusionError)
         planned.append(decided)
         rejections += refused
     return tuple(planned), tuple(rejections)
 
 
-def _plan(
-    group: Group, position: int, setting: Setting, unmerged: tuple[Rejected, ...]
-) -> tuple[GroupPlan, list[Rejected]]:
-    candidates = _candidates(group, setting, unmerged)
+def is_made_for(plan: Plan, groups: tuple[Group, ...], packs: bool) -> bool:
+    """Whether a plan was made for these groups. Where weights are packed, they may lie in another layout by now than
+    the plan knows."""
+    alike = laid_out_alike if packs else Group.signature
+    return [alike(each.group).signature() for each in plan.groups] == [alike(each).signature() for each in groups]
+
+
+def _plan(group: Group, position: int, setting: Setting, refusals: Refusals) -> tuple[GroupPlan, list[Rejected]]:
+    candidates = _candidates(group, setting, refusals, _kinds(setting, position))
     chosen, why, refused = _choose(group, candidates, setting, position)
-    if setting.options.schedule == "merged" and chosen.kind != "merged":
-        refused += unmerged
+    if chosen.kind != setting.options.schedule:
+        refused += refusals.get(setting.options.schedule, ())
     caps = Caps.asked(setting.options) if setting.given is None else Caps.of(chosen)
     chosen, uncapped = cap_streams(chosen, caps, group.name, setting.device, setting.runnable)
     if uncapped and setting.options.on_error == "raise":
@@ -93,7 +105,7 @@ def as_library(planned: GroupPlan, why: str) -> GroupPlan:
 
 def tier_of(schedule: Schedule, options: Options) -> str:
     """Rounding tier of a schedule under the user's ceiling: vendor GEMMs round as eager does."""
-    return "eager" if schedule.kind == "library" else options.numerics
+    return "eager" if schedule.kind in AS_EAGER else options.numerics
 
 
 def as_run(group: Group, options: Options) -> Group:
@@ -102,12 +114,20 @@ def as_run(group: Group, options: Options) -> Group:
     return replace(group, lhs=replace(group.lhs, aligned=False)) if options.rest == "eager" else group
 
 
-def _candidates(group: Group, setting: Setting, unmerged: tuple[Rejected, ...]) -> tuple[Candidate, ...]:
-    ranked = rank(as_run(group, setting.options), setting.device, SCHEDULES, setting.options.numerics)
+def _kinds(setting: Setting, position: int) -> tuple[str, ...]:
+    """Kinds to consider: those that pack weights are, where the user packs weights or names one."""
+    named = {setting.options.schedule, setting.given.groups[position].schedule.kind if setting.given else ""}
+    return tuple(kind for kind in SCHEDULES if kind not in PACKED or setting.options.pack_weights or kind in named)
+
+
+def _candidates(group: Group, setting: Setting, unfit: Refusals, kinds: tuple[str, ...]) -> tuple[Candidate, ...]:
+    ranked = rank(as_run(group, setting.options), setting.device, kinds, setting.options.numerics)
     refusal = _blanket_refusal(setting)
     refusals = {kind: refusal for kind in SCHEDULES if refusal and kind not in WITHOUT_KERNEL}
-    if unmerged:
-        refusals["merged"] = f"{unmerged[0].rule}: {unmerged[0].reason}"
+    legal = {each.kind for each in ranked if each.legal}
+    refusals |= {
+        kind: f"{found[0].rule}: {found[0].reason}" for kind, found in unfit.items() if found and kind in legal
+    }
     judged = (
         replace(each, legal=False, reason=refusals[each.kind]) if each.kind in refusals else each for each in ranked
     )
@@ -184,7 +204,7 @@ def _tier_of_plan(chosen: Schedule, wanted: GroupPlan, setting: Setting) -> str:
         )
     if chosen.kind == "merged" and wanted.tier != "relaxed":
         raise PlanError(f"{wanted.name}: merging is of the tier 'relaxed', not {wanted.tier!r} as the plan says")
-    return "eager" if chosen.kind == "library" else wanted.tier
+    return "eager" if chosen.kind in AS_EAGER else wanted.tier
 
 
 def _decided(group: Group, chosen: Schedule, why: str, candidates: tuple[Candidate, ...], tier: str) -> GroupPlan:

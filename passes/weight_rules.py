@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from fusioncc.decision import Accepted, Decision, Rejected
-from fusioncc.graph import dtype_of, is_static, tensor, trainable_inputs
+from fusioncc.graph import dtype_of, is_static, readers, tensor, trainable_inputs
 from fusioncc.group import Group, Operand
 
 HOLDERS = ("placeholder", "get_attr")
@@ -54,6 +54,10 @@ class WeightFacts:
     def matrices(self) -> tuple[Operand, ...]:
         """The matrices that are moved or copied."""
         raise NotImplementedError
+
+    def products(self) -> frozenset[str]:
+        """Names of the products that take part: all of the group, unless a subclass names fewer."""
+        return frozenset(member.node for member in self.group.members)
 
     def scales(self) -> tuple[Operand, ...]:
         """The tensor scales that are multiplied into them."""
@@ -101,6 +105,19 @@ def checkable(facts: WeightFacts) -> Decision:
                 f"{node.name} is computed in the graph ({node.target}): whether it changed cannot be seen from outside",
             )
     return Accepted("checkable")
+
+
+def unshared(facts: WeightFacts) -> Decision:
+    """Nothing but the products that take part reads one of the matrices."""
+    for operand in facts.matrices():
+        own = facts.products()
+        reader = next((node for node in readers(facts.holder(operand)) if node.name not in own), None)
+        if reader is not None:
+            what = "what follows the graph (a backward, the caller)" if reader.op == "output" else reader.name
+            return Rejected(
+                "unshared", operand.node, f"{operand.node} is shared: {what} reads it too, and needs it as it is"
+            )
+    return Accepted("unshared")
 
 
 def unaliased(facts: WeightFacts) -> Decision:

@@ -14,11 +14,13 @@ from fusioncc.cost_models import estimate
 from fusioncc.cost_models.resources import accumulators, shared_bytes
 from fusioncc.device import get_device
 from fusioncc.group import Group
+from fusioncc.packing import PACKED
+from fusioncc.passes.plan_groups import WITHOUT_KERNEL
 from fusioncc.schedule import SCHEDULES, Candidate, Schedule
 from tests.cost_models.groups import bundle, llama_layer, lora
 
 H200 = get_device("h200")
-EMITTED = tuple(kind for kind in SCHEDULES if kind not in ("library", "merged"))
+EMITTED = tuple(kind for kind in SCHEDULES if kind not in WITHOUT_KERNEL)
 
 
 def test_every_kind_is_registered() -> None:
@@ -37,7 +39,7 @@ def test_legal_and_pruned_make_up_the_space(m: int, n: int, r: int, kind: str) -
                 assert accumulators(choice.launch) <= knobs.MAX_ACCUMULATORS[True]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in SCHEDULES if kind not in ("library", "merged")])
+@pytest.mark.parametrize("kind", EMITTED)
 @pytest.mark.parametrize("rows", [1, 64])
 def test_what_is_chosen_stands_first_in_the_ranking_of_its_way(kind: str, rows: int) -> None:
     group = bundle(rows, 4096, (4096, 16), (1024, 16))
@@ -118,12 +120,13 @@ def test_a_saved_down_product_is_not_split_along_k() -> None:
 def test_illegal_kinds_come_last_with_their_reason() -> None:
     bare = rank(bundle(64, 4096, (4096, 0), (1024, 0)), H200)
     assert [(each.kind, each.reason) for each in bare if not each.legal] == [
-        (kind, NO_BRANCH) for kind in ("split", "inline", "two_pool", "merged")
+        (kind, NO_BRANCH) for kind in ("split", "inline", "two_pool", "k_concat", "merged")
     ]
-    assert [each.legal for each in bare] == [True] * 4 + [False] * 4
-    group = lora(64, 4096, 4096, 16)
+    assert [each.legal for each in bare] == [True] * 5 + [False] * 5
+    group = bundle(64, 4096, (4096, 0), (1024, 0))
     batched = replace(group, members=tuple(replace(member, batch=2) for member in group.members))
-    assert {each.reason for each in rank(batched, H200) if not each.legal} == {BATCHED}
+    assert {each.kind for each in rank(batched, H200) if each.legal} == {"library"}
+    assert {each.reason for each in rank(batched, H200, ("concat", "split", "inline")) if not each.legal} == {BATCHED}
 
 
 def test_nothing_fits_says_what_limits() -> None:
@@ -136,7 +139,7 @@ def test_nothing_fits_says_what_limits() -> None:
 def test_a_dtype_without_a_rate_falls_back_to_library() -> None:
     candidates = rank(lora(64, 4096, 4096, 16, dtype="fp64"), H200)
     assert pick(candidates).kind == "library" and pick(candidates).predicted_us is None
-    assert all("cannot be estimated" in each.reason for each in candidates)
+    assert all("cannot be estimated" in each.reason for each in candidates if each.kind not in PACKED)
 
 
 def test_a_gain_within_the_error_of_the_model_stays_library() -> None:

@@ -24,9 +24,9 @@ HIDDEN_SHARE = 0.05
 """What a down pass that other tiles hide costs of its time: of equal ones the shorter is taken."""
 Pools = tuple[Pool, ...]
 """The pools of one launch."""
-ON_REQUEST = ("streams", "two_pool", "merged")
-"""Kinds that run only when they are asked for: ``merged`` copies weights, and the others won nowhere on an H200, though
-the model sees them win here and there."""
+ON_REQUEST = ("streams", "two_pool", "k_concat", "merged")
+"""Kinds that run only when they are asked for: ``merged`` copies weights, ``k_concat`` was not measured, and the others
+won nowhere on an H200, though the model sees them win here and there."""
 MIN_GAIN = 0.03
 """An emitted schedule must be predicted this much faster than ``library``: less is within the model's error."""
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from fusioncc import packing
 from fusioncc.autotune import knobs
 from fusioncc.autotune.side_by_side import side_by_side_ways
 from fusioncc.autotune.step import Step, down_pass, one_row, starts_early, tma_workers
@@ -84,6 +85,10 @@ def _split_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
     return tuple(way(launches) for launches in bundles(group))
 
 
+def _concat_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
+    return ((down_pass(group, consumers=0, whole=True),),)
+
+
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -94,6 +99,8 @@ KINDS: dict[str, Kind] = {
         Kind("split", _no_form, _split_ways),
         Kind("inline", _no_form, _inline_ways),
         Kind("two_pool", _no_form, two_pool_ways),
+        Kind("packed", packing.refusal, lambda group, device: ()),
+        Kind("k_concat", packing.concat_refusal, _concat_ways),
         Kind("merged", _no_form, lambda group, device: ()),
     )
 }

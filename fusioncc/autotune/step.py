@@ -41,17 +41,18 @@ def starts_early(device: Device) -> bool:
     return device.capability >= DEPENDENT_CAPABILITY
 
 
-def down_pass(group: Group, consumers: int, *, early: bool = False) -> Step:
+def down_pass(group: Group, consumers: int, *, early: bool = False, whole: bool = False) -> Step:
     """One pass over X for all downs of the group, which ``consumers`` later launches join. Where those start ``early``
-    its time is hidden: few slices are enough, and their sum is unrolled."""
+    its time is hidden: few slices are enough, and their sum is unrolled. One that also writes X is never cut along K
+    (``whole``), and has no tiles of one row."""
     downs = tuple(dict.fromkeys(branch.down for branch in group.branches))
     columns = max(padded_rank(group.members[down].n) for down in downs)
     saved = any(branch.saved for branch in group.branches)
 
     def pools() -> Iterator[tuple[Pool, ...]]:
         splits = [k_split for k_split in knobs.K_SPLIT if not early or k_split <= knobs.HIDDEN_SPLIT]
-        for tile in knobs.down_tiles(columns, one_row=one_row(group, downs)):
-            for k_split in (1,) if saved else splits:
+        for tile in knobs.down_tiles(columns, one_row=one_row(group, downs) and not whole):
+            for k_split in (1,) if whole or saved else splits:
                 yield (Pool("down", downs, tile, 0, k_split=k_split),)
 
     return Step(downs, pools, consumers)

@@ -6,6 +6,7 @@ from fusioncc.codegen.kernel import Param, constant, pointer
 from fusioncc.codegen.launch import Buffer, M
 from fusioncc.codegen.tile import Axis, Tile
 from fusioncc.group import Branch, Group, Member, Operand
+from fusioncc.packing import concat_columns
 from fusioncc.schedule import Schedule, padded_rank
 
 
@@ -18,6 +19,8 @@ class Context:
     tier: str
     mains: tuple[int, ...]
     trace: bool = False
+    concat: bool = False
+    """What is emitted is ``[X | s X A]``, an operand of the main products: it reads neither their weights nor B."""
 
     @property
     def branches(self) -> tuple[Branch, ...]:
@@ -48,14 +51,16 @@ class Context:
         add(self.group.lhs, "x")
         for main in self.mains:
             member, tail = self.member(main), self.tail(main, self.mains)
-            add(member.weight, f"w{tail}")
-            add(member.bias, f"bias{tail}")
+            if not self.concat:
+                add(member.weight, f"w{tail}")
+                add(member.bias, f"bias{tail}")
             for branch in self.group.branches_of(main):
                 tail = self.branch_tail(branch)
                 add(self.member(branch.down).weight, f"a{tail}")
                 add(self.member(branch.down).bias, f"a_bias{tail}")
-                add(self.member(branch.up).weight, f"b{tail}")
-                add(self.member(branch.up).bias, f"b_bias{tail}")
+                if not self.concat:
+                    add(self.member(branch.up).weight, f"b{tail}")
+                    add(self.member(branch.up).bias, f"b_bias{tail}")
                 for scale in branch.scale_tensors:
                     add(scale, f"scale{tail}{self.tail(scale, branch.scale_tensors)}")
         return names
@@ -84,6 +89,10 @@ class Context:
         """The output of a main member."""
         name = f"out{self.tail(main, self.mains)}"
         return Buffer(name, (M, self.member(main).n), self.group.output_of(main).dtype, "output", main)
+
+    def operand(self) -> Buffer:
+        """``[X | s X A]``."""
+        return Buffer("xy", (M, concat_columns(self.group)), self.group.lhs.dtype, "operand", self.mains[0])
 
     def saved(self, down: int) -> Buffer | None:
         """The buffer of a down product that the rest of the graph reads, when it does."""
@@ -123,9 +132,9 @@ class Context:
 
 
 def mains_of(schedule: Schedule, group: Group) -> tuple[int, ...]:
-    """The main members that the schedule runs, in graph order: all of them in ``streams``, whose vendor GEMMs have no
-    pool."""
-    if schedule.kind == "streams":
+    """The main members that the schedule runs, in graph order: all of them in ``streams`` and ``k_concat``,
+    whose vendor GEMMs have no pool."""
+    if schedule.kind in ("streams", "k_concat"):
         return group.mains
     listed = {main for pool in schedule.pools if pool.role == "main" for main in pool.members}
     return tuple(main for main in group.mains if main in listed)

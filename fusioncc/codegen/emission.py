@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fusioncc.codegen import inline, side_by_side, split, streams, two_pool
+from fusioncc.codegen import inline, k_concat, side_by_side, split, streams, two_pool
 from fusioncc.codegen.context import Context, mains_of
 from fusioncc.codegen.group_rules import require_group
 from fusioncc.codegen.kernel import Kernel
@@ -20,6 +20,7 @@ KINDS = {
     "concat": side_by_side,
     "horizontal": side_by_side,
     "inline": inline,
+    "k_concat": k_concat,
     "split": split,
     "two_pool": two_pool,
 }
@@ -62,7 +63,7 @@ def check(group: Group, schedule: Schedule, tier: str) -> Context:
     for pool in schedule.pools:
         if any(not 0 <= index < len(group.members) for index in pool.members):
             raise EmissionError("a pool lists a member that the group does not have")
-    context = Context(group, tier, mains_of(schedule, group))
+    context = Context(group, tier, mains_of(schedule, group), concat=schedule.kind == "k_concat")
     if not context.mains:
         raise EmissionError(f"schedule {schedule.kind!r} lists no main member of the group")
     require_pools(context, schedule)
@@ -82,7 +83,9 @@ def _chained(kernels: list[Kernel], schedule: Schedule) -> tuple[Kernel, ...]:
 
 
 def _buffers(context: Context, schedule: Schedule) -> tuple[Buffer, ...]:
-    """Outputs, saved down products, scratch."""
+    """Outputs, saved down products, scratch; or the operand of a vendor GEMM."""
+    if context.concat:
+        return (context.operand(),)
     outputs = [context.output(main) for main in context.mains]
     saved = [buffer for down in context.downs if (buffer := context.saved(down)) is not None]
     scratch = [

@@ -19,19 +19,19 @@ class Buffer:
 
     ``shape`` entries are sizes, or ``M``. ``role`` says what it holds: ``output`` (of main member ``member``),
     ``saved`` (the down product of member ``member``, written out), ``scratch`` (fp32 partial slices), ``counters``
-    (zeros at the start of every launch).
+    (zeros at the start of every launch), ``operand`` (of a vendor GEMM behind the module, all members together).
     """
 
     name: str
     shape: tuple[int | str, ...]
     dtype: str
-    role: Literal["output", "saved", "scratch", "counters"]
+    role: Literal["output", "saved", "operand", "scratch", "counters"]
     member: int
 
     @property
     def kept(self) -> bool:
         """Whether the rest of the graph reads it."""
-        return self.role in ("output", "saved")
+        return self.role in ("output", "saved", "operand")
 
 
 @dataclass(frozen=True)

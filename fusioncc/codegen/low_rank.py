@@ -114,6 +114,15 @@ class LowRankTile:
             params=(split, self.padded),
         )
 
+    def store_beside(self, buffer: Buffer, rows: Axis, begin: Param, width: Param, stride: Param) -> Part:
+        """Write ``scale * y``, and zeros up to ``width``, into the columns of ``[X | s X A]`` from ``begin`` on."""
+        axis = Axis("R", self.axis.index, "" if padded_rank(self.down.n) == width.arg.value else width.name)
+        params = (buffer_pointer(f"{buffer.name}_ptr", buffer), begin, stride, *((width,) if axis.bound else ()))
+        base = f"{buffer.name}_ptr + {begin.name}"
+        tile = Tile(self.y, base, (rows, axis), (stride.name, "1"), params, self.tile.swap_operands)
+        scaled = self._masked() + self._scaled() + (self.load_bias() + self._biased())
+        return scaled + tile.setup() + tile.store(f"{self.y}.to({buffer.name}_ptr.dtype.element_ty)")
+
     def save(self, buffer: Buffer, rows: Axis) -> Part:
         """Write the down product itself, in its own dtype."""
         tile = self._saved_tile(buffer, rows)

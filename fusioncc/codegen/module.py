@@ -122,9 +122,13 @@ class Module:
                 down, up = self.context.member(branch.down), self.context.member(branch.up)
                 operands += [down.weight, down.bias, up.weight, up.bias, *branch.scale_tensors]
             for operand in operands:
-                if operand is not None:
+                if operand in names:
                     lines.append(f"    {names[operand]:8} {list(operand.shape)} {_layout(operand)}")
-            lines.append(f"    {output.name:8} [{M}, {member.n}] {output.dtype} = {_formula(self.context, main)}")
+            if not self.context.concat:
+                lines.append(f"    {output.name:8} [{M}, {member.n}] {output.dtype} = {_formula(self.context, main)}")
+        if self.context.concat:
+            xy = self.context.operand()
+            lines.append(f"    {xy.name:8} [{M}, {xy.shape[1]}] {xy.dtype} = {_beside(self.context)}")
         lines.append("")
         for kernel, name in zip(self.kernels, self._function_names(), strict=True):
             lines += paragraph(_tile_words(kernel), first=f"    {name}: ", rest="        ")
@@ -160,7 +164,9 @@ class Module:
     def _shape(self, buffer: Buffer) -> str:
         member = self.context.member(buffer.member)
         sizes = ["m" if size == M else str(size) for size in buffer.shape]
-        if buffer.kept or (buffer.role == "scratch" and member.role == "main"):
+        if buffer.role == "operand":
+            sizes[-1] = f"x.shape[1] + {int(buffer.shape[1]) - self.context.group.k}"
+        elif buffer.kept or (buffer.role == "scratch" and member.role == "main"):
             sizes[-1] = f"{self.context.expression(member.weight)}.shape[1]"
         return f"({', '.join(sizes)})"
 
@@ -184,6 +190,16 @@ def _formula(context: Context, main: int) -> str:
         if up.bias is not None:
             terms.append(_scaled(up.bias_scale, names[up.bias]))
     return " + ".join(terms)
+
+
+def _beside(context: Context) -> str:
+    """The columns of ``[X | s X A]``; what a rank leaves free is zero."""
+    names, columns = context.names(), ["x"]
+    for branch in context.branches:
+        down, scales = context.member(branch.down), [names[scale] for scale in branch.scale_tensors]
+        y = _scaled(branch.scale, *scales, f"(x @ {names[down.weight]})")
+        columns.append(y if down.bias is None else f"{y} + {_scaled(down.bias_scale, names[down.bias])}")
+    return f"[{' | '.join(columns)}]"
 
 
 def _scaled(scale: float, *factors: str) -> str:

@@ -7,6 +7,7 @@ from fusioncc.codegen.context import Context
 from fusioncc.codegen.lines import call, indented, returned
 from fusioncc.codegen.trace import SCRIPT
 from fusioncc.group import Branch, Operand
+from fusioncc.packing import concat_width
 from fusioncc.schedule import Schedule
 
 TORCH_DTYPES = {
@@ -96,6 +97,25 @@ class SelfCheck:
         return (*rounded, "\n".join(eager) + "\n", "\n".join(self._constants()) + "\n", CHECK, main)
 
     def _eager(self) -> tuple[str, ...]:
+        return self._concat_eager() if self.context.concat else self._main_eager()
+
+    def _concat_eager(self) -> tuple[str, ...]:
+        names, group = self.context.names(), self.context.group
+        columns = ["x"]
+        for branch in self.context.branches:
+            down = self.context.member(branch.down)
+            factors = [*_factor(branch.scale), *(names[scale] for scale in branch.scale_tensors)]
+            y = " * ".join([*factors, f"({self._product('x', down.weight, group.lhs.dtype)})"])
+            if down.bias is not None:
+                y += " + " + " * ".join([*_factor(down.bias_scale), names[down.bias]])
+            columns.append(y)
+            free = concat_width(group, branch) - down.n
+            columns += [f"x.new_zeros(x.shape[0], {free})"] if free else []
+        body = ['"""The same columns, one operation after another; from fp64 operands they are the reference."""']
+        body += [*call("xy = torch.cat", [f"({', '.join(columns)})", "dim=1"]), returned(["xy"])]
+        return (*call("def eager", list(names.values()), ":", depth=0), *indented(body))
+
+    def _main_eager(self) -> tuple[str, ...]:
         names = self.context.names()
         body = ['"""The same sums, one operation after another; from fp64 operands it is the reference."""']
         lhs = self.context.group.lhs.dtype
@@ -168,7 +188,7 @@ class SelfCheck:
         for operand, name in self.context.names().items():
             shape, spread, mean = drawn[operand]
             lines.append(f"    ({shape}, {operand.strides}, {dtypes[operand.dtype]}, {spread:.4g}, {mean}),  # {name}")
-        names = [self.context.output(main).name for main in self.context.mains]
+        names = ["xy"] if self.context.concat else [self.context.output(main).name for main in self.context.mains]
         names += [saved.name for down in self.context.downs if (saved := self.context.saved(down)) is not None]
         quoted = [f'"{name}"' for name in names]
         rms, worst = (1.1, 3.0) if group.lhs.dtype != "fp32" else (2.0, 4.0)
@@ -191,6 +211,7 @@ class SelfCheck:
         blocks = {main: pool.tile.block_n for pool in pools if pool.role == "main" for main in pool.members}
         ups = {main: pool.tile.block_n for pool in pools if pool.role == "up" for main in pool.members}
         blocks |= {main: ups.get(main, VENDOR_BLOCK) for main in self.context.mains if main not in blocks}
+        blocks = {} if self.context.concat else blocks
         full = {"M": group.m, "K": group.k}
         small = {"M": min(group.m, 2 * most + 3), "K": min(group.k, 2 * steps + group.k % steps)}
         for main, block in blocks.items():

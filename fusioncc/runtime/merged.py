@@ -6,15 +6,15 @@ changes none of these (through ``.data``) cannot be seen: ``refresh()`` is for t
 """
 
 import math
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from fusioncc.runtime.weights import Holder, define, holder_of, is_captured, place_of, product
 from fusioncc.seam import warn
 
 NAME = "fusioncc::merged"
@@ -34,17 +34,16 @@ class _Made:
     storages: tuple[StorageWeakRef, ...]
 
 
-class MergedWeights:
+class MergedWeights(Holder):
     """The merged weights of one compiled model: a buffer for each W that was merged, made by the first call.
 
     All graphs of a model share its buffers; two models that are served by the same code have buffers of their own.
     """
 
     def __init__(self) -> None:
-        self.key = next(_keys)
+        super().__init__()
         self._merge = True
         self._made: dict[tuple[Any, ...], _Made] = {}
-        _holders[self.key] = self
 
     @property
     def merged_bytes(self) -> int:
@@ -66,7 +65,7 @@ class MergedWeights:
         self, weights: Sequence[torch.Tensor], scales: Sequence[torch.Tensor], form: "Form"
     ) -> torch.Tensor | None:
         """``W + s * A @ B`` of these weights, ``[K, N]`` in the dtype of W; None: to be run unmerged."""
-        if not self._merge or _is_captured(weights[0]):
+        if not self._merge or is_captured(weights[0]):  # a replay does not ask whether a weight changed
             return None
         tensors = (*weights, *scales)
         seen = (_stream(weights[0]), *map(_identity, tensors))
@@ -82,10 +81,6 @@ class MergedWeights:
         for key, made in tuple(self._made.items()):
             if made.storages[0].expired():  # type: ignore[no-untyped-call]
                 self._made.pop(key, None)
-
-
-_keys = count(1)
-_holders: "weakref.WeakValueDictionary[int, MergedWeights]" = weakref.WeakValueDictionary()
 
 
 @dataclass(frozen=True)
@@ -110,20 +105,13 @@ class Form:
 
 def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
     """What changes when a weight does, as far as that can be seen."""
-    storage = tensor.untyped_storage()._cdata
     version = None if tensor.is_inference() else tensor._version
-    layout = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
-    return (storage, tensor.data_ptr(), version, tensor.requires_grad, *layout)
+    return (version, tensor.requires_grad, *place_of(tensor))
 
 
 def _stream(tensor: torch.Tensor) -> int:
     """The stream a buffer is made and read on: on another one nothing would wait for it."""
     return int(torch.cuda.current_stream(tensor.device).cuda_stream) if tensor.is_cuda else 0
-
-
-def _is_captured(tensor: torch.Tensor) -> bool:
-    """A CUDA graph replays without asking whether a weight changed, so it is given the products as they are."""
-    return tensor.is_cuda and bool(torch.cuda.is_current_stream_capturing())
 
 
 def _make(weights: Sequence[torch.Tensor], scales: Sequence[torch.Tensor], form: Form, seen: tuple[Any, ...]) -> _Made:
@@ -184,11 +172,6 @@ def _widened(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return x.to(dtype) @ w.to(dtype)
 
 
-def product(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """``x @ w``, with a bias of N elements added."""
-    return x @ w if bias is None else torch.addmm(bias.reshape(-1), x, w)
-
-
 def _run(
     x: torch.Tensor,
     bias: torch.Tensor | None,
@@ -201,8 +184,8 @@ def _run(
     held_by: int,
 ) -> torch.Tensor:
     form = Form(tuple(sizes), tuple(strides), scale)
-    holder = _holders.get(held_by)
-    matrix = None if holder is None else holder.matrix(weights, scales, form)
+    holder = holder_of(held_by)
+    matrix = holder.matrix(weights, scales, form) if isinstance(holder, MergedWeights) else None
     if matrix is not None:
         return product(x, matrix, bias).to(dtype)
     factor = math.prod((each.reshape(()) for each in scales), start=scale)
@@ -213,11 +196,9 @@ def _shape(x: torch.Tensor, bias: Any, weights: Any, scales: Any, sizes: list[in
     return x.new_empty((x.shape[0], sizes[1]), dtype=rest[2])
 
 
-_library = torch.library.Library("fusioncc", "FRAGMENT")  # type: ignore[no-untyped-call]
-_library.define(  # type: ignore[no-untyped-call]
+define(
     "merged(Tensor x, Tensor? bias, Tensor[] weights, Tensor[] scales, int[] sizes, int[] strides, float scale, "
     "ScalarType dtype, int held_by) -> Tensor",
-    tags=(torch.Tag.cudagraph_unsafe, torch.Tag.pt2_compliant_tag),
+    _run,
+    _shape,
 )
-_library.impl("merged", _run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-torch.library.register_fake(NAME, _shape, lib=_library)

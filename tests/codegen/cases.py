@@ -138,6 +138,12 @@ def streams(value: Group, down: TileConfig, k_split: int = 1) -> Schedule:
     return Schedule("streams", pools if joined else ())
 
 
+def k_concat(value: Group, down: TileConfig) -> Schedule:
+    """``k_concat``: one pass over X for all down members."""
+    downs = tuple(i for i, member in enumerate(value.members) if member.role == "down")
+    return Schedule("k_concat", (Pool("down", downs, down, 0),))
+
+
 def two_pool(
     value: Group,
     tile: TileConfig,
@@ -196,6 +202,9 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
     saved = group(2048, 4096, Main(4096, (Lora(16, saved=True),)))
     plain_few = group(64, 4096, *(Main(n, ()) for n in (4096, 1024, 1024)))
     few = group(16, 4096, *(Main(n, (Lora(16),)) for n in (4096, 1024, 1024)))
+    odd = group(
+        300, 200, Main(136, (Lora(12, tensor_scales=1),)), Main(64, ()), Main(64, (Lora(8, down_bias=0.5), Lora(16)))
+    )
     q_and_v = group(2048, 4096, Main(4096, (Lora(16),)), Main(1024, branches=()), Main(1024, (Lora(16),)))
     return {
         "inline_mlp": (mlp, inline(mlp, big), "fp32"),
@@ -236,6 +245,8 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
         "streams_lora": (mlp, streams(mlp, replace(down, block_k=64), k_split=4), "fp32"),
         "streams_bundle": (q_and_v, streams(q_and_v, down, k_split=2), "fp32"),
         "streams_plain": (plain_few, streams(plain_few, down), "fp32"),
+        "k_concat": (long, k_concat(long, down), "fp32"),
+        "k_concat_bundle": (odd, k_concat(odd, replace(DOWN, block_m=16, swap_operands=True)), "fp32"),
         "two_pool_stripes": (
             long,
             two_pool(long, replace(wide, tma=True), replace(down, block_k=64), 132, 64, 4, late=1),

@@ -8,7 +8,7 @@ from fusioncc.codegen import emit
 from fusioncc.errors import EmissionError
 from fusioncc.group import Group
 from fusioncc.schedule import Pool, Schedule
-from tests.codegen.cases import DOWN, TILE, Lora, Main, bundled, group, inline, side_by_side, split, two_pool
+from tests.codegen.cases import DOWN, TILE, Lora, Main, bundled, group, inline, k_concat, side_by_side, split, two_pool
 
 PLAIN = group(33, 200, Main(136))
 SAVED = group(33, 200, Main(136, (Lora(8, saved=True),)))
@@ -28,6 +28,21 @@ def with_pool(schedule: Schedule, index: int, **changes) -> Schedule:
 
 REFUSED: dict[str, tuple[Group, Schedule, str, str]] = {
     "library": (PLAIN, Schedule("library"), "fp32", "'library' has no emitted form; emitted kinds: concat, horizontal"),
+    "k_concat twice": (
+        PLAIN,
+        Schedule("k_concat", (*k_concat(PLAIN, DOWN).pools, Pool("down", (1,), DOWN, 1))),
+        "fp32",
+        "a member is in one pool only",
+    ),
+    "k_concat half": (
+        TWO,
+        with_pool(k_concat(TWO, DOWN), 0, members=(1,)),
+        "fp32",
+        "schedule 'k_concat' has one pool, of all down members",
+    ),
+    "k_concat split": (PLAIN, with_pool(k_concat(PLAIN, DOWN), 0, k_split=2), "fp32", "k_split is 1, not 2"),
+    "k_concat main": (PLAIN, replace(inline(PLAIN, TILE), kind="k_concat"), "fp32", "a main pool has no emitted form"),
+    "k_concat saved": (SAVED, k_concat(SAVED, DOWN), "fp32", "a down product is read elsewhere, unscaled"),
     "tier": (PLAIN, inline(PLAIN, TILE), "eager", "tier 'eager' has no emitted form"),
     "no pools": (PLAIN, Schedule("inline"), "fp32", "lists no main member"),
     "no branch": (BARE, inline(BARE, TILE), "fp32", "no main member has a low-rank branch"),

@@ -1,11 +1,14 @@
 """Launch lists, traffic and peak live bytes, counted by hand."""
 
+from dataclasses import replace
+
 from fusioncc.cost_models import footprint
 from fusioncc.cost_models.launch import Launch, Tensor
 from fusioncc.cost_models.launches import launches
 from fusioncc.cost_models.memory import peak_bytes
 from fusioncc.cost_models.traffic import sweeps, traffic, warm_names
 from fusioncc.device import get_device
+from fusioncc.group import Operand
 from fusioncc.schedule import Footprint, Pool, Schedule, TileConfig
 from tests.cost_models.groups import bundle, lora
 
@@ -44,6 +47,33 @@ def test_merged_is_one_gemm_over_a_copy_that_is_held() -> None:
     assert footprint(group, Schedule("merged")) == Footprint(1, X + W + OUT, X + W + OUT)
     two = footprint(bundle(64, 512, (1024, 8), (256, 0)), Schedule("merged"))
     assert two == Footprint(2, (X + W + OUT) + (X + W // 4 + OUT // 4), X + W + OUT + OUT // 4)
+
+
+def test_packed_is_one_gemm_over_the_weights_as_they_are() -> None:
+    group = bundle(64, 512, (1024, 0), (256, 0))
+    (gemm,) = launches(group, Schedule("packed"))
+    assert (gemm.body, gemm.n, len(gemm.writes)) == ("vendor", 1280, 2)
+    assert footprint(group, Schedule("packed")) == Footprint(1, X + W + W // 4 + OUT + OUT // 4, X + OUT + OUT // 4)
+
+
+def test_packed_joins_biases_in_a_kernel_of_its_own() -> None:
+    plain = bundle(64, 512, (1024, 0), (256, 0))
+    biased = replace(plain.members[0], bias=Operand("c", (1024,), (1,), "bf16"))
+    group = replace(plain, members=(biased, plain.members[1]))
+    joined, gemm = launches(group, Schedule("packed"))
+    assert (joined.body, [each.bytes for each in joined.writes]) == ("pointwise", [1280 * 2])
+    assert joined.writes[0] in gemm.reads
+
+
+def test_k_concat_writes_x_once_more_and_runs_a_longer_gemm() -> None:
+    group = lora(64, 512, 1024, 8)
+    down = Pool("down", (1,), TileConfig(16, 16, 64), 0)
+    first, gemm = launches(group, Schedule("k_concat", (down,)))
+    wide = 64 * (512 + 8) * 2
+    assert (first.body, gemm.body, gemm.k) == ("down", "vendor", 520)
+    assert footprint(group, Schedule("k_concat", (down,))) == Footprint(
+        2, (X + A + wide) + (wide + W + B + OUT), wide + OUT
+    )
 
 
 def test_a_saved_down_product_is_written_by_every_schedule() -> None:

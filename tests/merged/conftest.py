@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from fusioncc.backend import fusioncc as backend
-
 
 @pytest.fixture(autouse=True)
 def fresh() -> Any:
+    from fusioncc.backend import fusioncc as backend  # not before tests/conftest.py chose the interpreter
+
     torch.compiler.reset()
     if "fusioncc" not in torch._dynamo.list_backends(exclude_tags=()):
         torch._dynamo.register_backend(backend)  # as installation does

@@ -1,0 +1,164 @@
+"""k_concat: schedule k_concat, tier fp32.
+
+    x        [2048, 4096] bf16, strides (4096, 1)
+    a        [4096, 16] bf16, strides (1, 4096)
+    xy       [M, 4112] bf16 = [x | 2.0 * (x @ a)]
+
+    down_0: tile 64xRPx128, 1 programs for a block of rows, 4 warps, 4 stages
+
+Why this schedule: A golden file.
+"""
+
+import math
+import os
+import sys
+
+import torch
+
+if __name__ == "__main__" and not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def down_0(
+    x_ptr,
+    a_ptr,
+    xy_ptr,
+    M,
+    K: tl.constexpr,
+    RP: tl.constexpr,
+    XY_STRIDE: tl.constexpr,
+    XY_BEGIN: tl.constexpr,
+    X_STRIDE_M: tl.constexpr,
+    X_STRIDE_K: tl.constexpr,
+    A_STRIDE_K: tl.constexpr,
+    A_STRIDE_R: tl.constexpr,
+    SCALE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    tile = tl.program_id(0)
+    row_block = tile
+    rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
+    safe_rows = tl.where(rows < M, rows, 0)
+    ks = tl.arange(0, BLOCK_K)
+    ranks = tl.arange(0, RP)
+
+    x_tile = x_ptr + safe_rows[:, None] * X_STRIDE_M + ks[None, :] * X_STRIDE_K
+    a_tile = a_ptr + ks[:, None] * A_STRIDE_K + ranks[None, :] * A_STRIDE_R
+    xy_tile = xy_ptr + rows[:, None] * XY_STRIDE + ks[None, :]
+    y = tl.zeros((BLOCK_M, RP), tl.float32)
+    for k in range(0, K, BLOCK_K):
+        x = tl.load(x_tile)
+        a = tl.load(a_tile)
+        y = tl.dot(x, a, y)
+        tl.store(xy_tile, x, mask=rows[:, None] < M)
+        xy_tile += BLOCK_K
+        x_tile += BLOCK_K * X_STRIDE_K
+        a_tile += BLOCK_K * A_STRIDE_K
+
+    y *= SCALE
+    y_tile = xy_ptr + XY_BEGIN + rows[:, None] * XY_STRIDE + ranks[None, :]
+    tl.store(y_tile, y.to(xy_ptr.dtype.element_ty), mask=rows[:, None] < M)
+
+
+def launch(x, a, empty=torch.empty):
+    """xy from tensors in the shapes of the header ([K, N] for weights); ``empty`` allocates."""
+    m = x.shape[0]
+    xy = empty((m, x.shape[1] + 16), dtype=x.dtype, device=x.device)
+    down_0[(triton.cdiv(m, 64),)](
+        x_ptr=x,
+        a_ptr=a,
+        xy_ptr=xy,
+        M=m,
+        K=x.shape[1],
+        RP=16,
+        XY_STRIDE=xy.shape[1],
+        XY_BEGIN=x.shape[1],
+        X_STRIDE_M=x.stride(0),
+        X_STRIDE_K=x.stride(1),
+        A_STRIDE_K=a.stride(0),
+        A_STRIDE_R=a.stride(1),
+        SCALE=2.0,
+        BLOCK_M=64,
+        BLOCK_K=128,
+        num_warps=4,
+        num_stages=4,
+    )
+    return (xy,)
+
+
+def eager(x, a):
+    """The same columns, one operation after another; from fp64 operands they are the reference."""
+    xy = torch.cat((x, 2.0 * (x @ a)), dim=1)
+    return (xy,)
+
+
+NAME = "k_concat"
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+HALF = torch.bfloat16 if CUDA else torch.float16  # the interpreter's bf16 dot is wrong
+M, K = 2048, 4096
+if not CUDA:  # the interpreter is slow: a few tiles and the same tails
+    M, K = 131, 256
+OPERANDS = (  # shape, strides, dtype, standard deviation, mean
+    ((M, K), (4096, 1), HALF, 1, 0.0),  # x
+    ((K, 16), (1, 4096), HALF, 0.01562, 0.0),  # a
+)
+RESULTS = ("xy",)
+RMS_LIMIT, MAX_LIMIT = 1.1, 3.0  # of eager's own error
+GUARD = 4096  # elements around each buffer
+SIZES = f"M={M}, K={K}"
+SETS = 16
+
+
+def draw(seed):
+    """Random operands; M, K and N may be smaller than in the group, the strides are the group's own."""
+    generator = torch.Generator(DEVICE).manual_seed(seed)
+    operands = []
+    for shape, stride, dtype, spread, mean in OPERANDS:
+        extent = 1 + sum((size - 1) * step for size, step in zip(shape, stride))
+        values = torch.randn(extent, generator=generator, device=DEVICE) * spread + mean
+        operands.append(values.to(dtype).as_strided(shape, stride))
+    return operands
+
+
+def deviation(value, exact):
+    """RMS and maximum of the error, relative to the RMS of the exact result."""
+    error, size = value.double() - exact, exact.square().mean().sqrt()
+    return (error.square().mean().sqrt() / size).item(), (error.abs().max() / size).item()
+
+
+def check(operands):
+    """What is wrong with the kernels' results, or nothing."""
+    buffers = []
+
+    def guarded(shape, dtype, device):
+        dtype = HALF if dtype == torch.bfloat16 else dtype
+        buffers.append(torch.full((math.prod(shape) + 2 * GUARD,), math.nan, dtype=dtype, device=device))
+        return buffers[-1][GUARD:-GUARD].view(shape)
+
+    results = launch(*operands, empty=guarded)
+    exact = eager(*(operand.double() for operand in operands))
+    for name, result, plain, truth in zip(RESULTS, results, eager(*operands), exact):
+        (rms, worst), (eager_rms, eager_worst) = deviation(result, truth), deviation(plain.to(result.dtype), truth)
+        if not (rms <= RMS_LIMIT * eager_rms and worst <= MAX_LIMIT * eager_worst):
+            return f"{name}: RMS error {rms:.2e}, maximum {worst:.2e}; eager has {eager_rms:.2e} and {eager_worst:.2e}"
+    if not all(buffer[:GUARD].isnan().all() and buffer[-GUARD:].isnan().all() for buffer in buffers):
+        return "a kernel wrote outside its buffers"
+    return ""
+
+
+if __name__ == "__main__":
+    problem = check(draw(0))
+    if problem:
+        sys.exit(f"{NAME}: WRONG: {problem}")
+    print(f"{NAME}: right for {SIZES}, " + ("on the card" if CUDA else "interpreted on the CPU with fp16 for bf16"))
+    if CUDA:
+        sets = [draw(seed) for seed in range(SETS)]  # rotated, so that weights come from memory and not from L2
+        for label, run in (("eager", eager), ("launch", launch)):
+            ms = triton.testing.do_bench_cudagraph(lambda: [run(*operands) for operands in sets], return_mode="median")
+            print(f"{label}: {1000 * ms / SETS:.1f} us")
