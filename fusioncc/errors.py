@@ -38,11 +38,13 @@ class EmissionError(FusionError):
 
 
 class KernelBuildError(FusionError):
-    """An emitted kernel does not compile for, or does not fit on, the device; ``launch`` is its place in the module."""
+    """An emitted kernel does not compile for, or does not fit on, the device; ``launch`` is its place in the module,
+    and ``spilled`` says that its registers do not suffice."""
 
-    def __init__(self, message: str, launch: int = 0) -> None:
+    def __init__(self, message: str, launch: int = 0, *, spilled: bool = False) -> None:
         super().__init__(message)
         self.launch = launch
+        self.spilled = spilled
 
 
 class UntrustedArchiveError(TargetError):

@@ -46,6 +46,11 @@ class TileConfig:
         products, and those of a column are added behind the K loop. It streams W at the rate of the memory."""
         return self.block_m == 1
 
+    @property
+    def elements_a_thread(self) -> float:
+        """Elements of the tile that each thread accumulates."""
+        return (self.block_k if self.one_row else self.block_m) * self.block_n / (32 * self.num_warps)
+
     def holds_b(self, padded: int) -> bool:
         """Whether an inline tile keeps a B of this padded rank from before its K loop on: small tiles of few rows wait
         for memory, and would wait once more for B."""

@@ -101,7 +101,8 @@ def _settle(planned: GroupPlan, setting: Setting) -> Settled | FusionError:
             group = as_run(planned.group, setting.options)
             given = setting.given is not None
             plain = with_caps(schedule, Caps())
-            following = None if given else next_best(group, setting.device, plain, error.launch, planned.tier)
+            step = partial(next_best, group, setting.device, plain, error.launch, planned.tier, smaller=error.spilled)
+            following = None if given else step()
             if following is None:
                 return failure
             schedule = with_caps(following, Caps.of(schedule))

@@ -74,19 +74,29 @@ def ranked_pools(group: Group, device: Device, schedule: Schedule, tier: str = "
     raise ValueError(f"schedule {schedule.kind!r} with such pools is none of those chosen here")
 
 
-def next_best(group: Group, device: Device, schedule: Schedule, launch: int, tier: str = "fp32") -> Schedule | None:
-    """A chosen schedule with the pools of ``launch`` one step down the ranking; None at its end.
+def next_best(
+    group: Group, device: Device, schedule: Schedule, launch: int, tier: str = "fp32", *, smaller: bool = False
+) -> Schedule | None:
+    """A chosen schedule with the pools of ``launch`` one step down the ranking, or down to the next tiles of which a
+    thread holds less where they must be ``smaller``; None at its end.
 
     Raises:
         ValueError: the schedule was not chosen here.
     """
     ranking = ranked_pools(group, device, schedule, tier)[launch]
     launched = schedule.by_launch()
-    at = ranking.index(launched[launch]) + 1
-    if at >= len(ranking):
+    now = launched[launch]
+    later = ranking[ranking.index(now) + 1 :]
+    following = next((pools for pools in later if not smaller or _held(pools) < _held(now)), None)
+    if following is None:
         return None
-    launched[launch] = ranking[at]
+    launched[launch] = following
     return replace(schedule, pools=tuple(pool for pools in launched for pool in pools))
+
+
+def _held(pools: Pools) -> float:
+    """Elements of its tile that a thread holds, in the largest of the pools."""
+    return max(pool.tile.elements_a_thread for pool in pools)
 
 
 @lru_cache(maxsize=1024)

@@ -14,8 +14,12 @@ from fusioncc.device import Device
 from fusioncc.group import Group
 from fusioncc.schedule import Pool, TileConfig, padded_rank
 
-UP_TILES = tuple(TileConfig(m, n, 16, 4, 2) for m in (16, 32, 64, 128) for n in (64, 128, 256))
-"""Tiles of the launch that joins the branches: it reads and writes, so only their size matters."""
+UP_TILES = (
+    *(TileConfig(m, n, 16, 4, 2) for m in (16, 32, 64, 128) for n in (64, 128, 256)),
+    TileConfig(16, 64, 16, 8, 2),
+)
+"""Tiles of the launch that joins the branches: it reads and writes, so only their size matters. The last one holds fp32
+adapters of high rank."""
 
 
 MAIN_SPLITS = (2, 4, 8)

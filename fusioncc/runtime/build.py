@@ -77,6 +77,8 @@ def _build_launch(emitted: EmittedModule, function: Any, launch: KernelLaunch, p
         ) from error
     if kernel.n_spills > MAX_SPILLED_BYTES:
         raise KernelBuildError(
-            f"kernel {launch.kernel} of {emitted.name} spills {kernel.n_spills} bytes of registers", position
+            f"kernel {launch.kernel} of {emitted.name} spills {kernel.n_spills} bytes of registers",
+            position,
+            spilled=True,
         )
     return Compiled(launch.num_warps, kernel.n_regs, kernel.metadata.shared)

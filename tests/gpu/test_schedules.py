@@ -53,7 +53,7 @@ def module_of(value: Group, kind: str) -> EmittedModule:
             return emitted
         except KernelBuildError as error:
             failure = str(error)
-            schedule = next_best(value, H200, schedule, error.launch)
+            schedule = next_best(value, H200, schedule, error.launch, smaller=error.spilled)
     raise AssertionError(failure)
 
 
