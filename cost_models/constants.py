@@ -64,9 +64,9 @@ LAST_JOIN_US = 1.2
 """Reading the partial sums and B behind the K loop, us, for the last programs of a launch: the others' hide behind
 loads."""
 
-BESIDE = 1.6
-"""Time of a down pass beside main tiles that stream from memory, over its time alone. Fitted: 1 to 8 slices at 1, 16
-and 64 rows."""
+BESIDE = 4.0
+"""Time of a down pass beside main tiles that stream from memory, over its time alone: each of its loads waits its turn.
+Measured at 16 and 64 rows: a pass of 32 steps shows by 4 to 5 us behind main tiles of 15, one of 16 steps does not."""
 
 ROW_STEP_US = 0.5
 """K step of a down tile of one row, us: few programs, which hide nothing of each other. Measured: 0.6 beside main
@@ -85,9 +85,6 @@ ROW_RATE = 0.4
 SLICE_US_KB = 0.04
 """One more slice of partial sums read by every tile of the consumer, us for each KiB of it. Measured behind a K loop:
 0.02 us at 16x16, 0.2 at 64x16, 0.5 at 64x64."""
-
-MAIN_SLICE_US = 0.1
-"""The same for a slice of a main product, us, beside its traffic. Assumed."""
 
 EVENTS_US = 3.0
 """A fork to other streams and the join behind it: an event recorded and waited for on each side, us. Assumed."""

@@ -37,7 +37,7 @@ def estimate(group: Group, schedule: Schedule, device: Device, tier: str = "fp32
         cost = launch_cost(launch, warm, device)
         if cost is None:
             return None
-        if launch.pool is not None and launch.pool.dependent:
+        if launch.pool is not None and launch.pool.dependent and costs:
             cost = started_early(costs.pop(), cost, hides=hides(before, launch))
         before = launch
         (beside if launch.beside else costs).append(cost)

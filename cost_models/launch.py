@@ -58,6 +58,8 @@ class Launch:
     """The main member, or the first down member."""
     beside: bool = False
     """Runs at the same time as every other launch that says so, on a stream of its own."""
+    waits_inside: bool = False
+    """Main tiles that join what other programs of the same launch make (``two_pool``)."""
     bundled: tuple["Launch", ...] = ()
     """The parts of a bundle, each as its own launch would be; empty for a single one."""
 
@@ -65,6 +67,11 @@ class Launch:
     def parts(self) -> tuple["Launch", ...]:
         """The launches that run in this one's grid: those bundled, or itself."""
         return self.bundled or (self,)
+
+    @property
+    def joins_last(self) -> bool:
+        """Whether its tiles read the down products behind their K loops."""
+        return self.body == "join" and self.pool is not None and (self.waits_inside or self.pool.joins_last)
 
 
 def unit_of(dtype: str, precision: str) -> Unit | None:

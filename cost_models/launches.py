@@ -113,7 +113,8 @@ def _two_pool(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]
     partial = down_launch(group, down, tier)
     downs = partial_sums(partial, down)
     mains = [(pool, main) for pool in schedule.pools if pool.role == "main" for main in pool.members]
-    parts = [main_tiles(group, pool, main, "join", tier, downs, down.k_split) for pool, main in mains]
+    tiles = (main_tiles(group, pool, main, "join", tier, downs, down.k_split) for pool, main in mains)
+    parts = [replace(each, waits_inside=True) for each in tiles]
     counters = Tensor("counters", 16 * group.m, "intermediate")
     rest = _left_to_the_library(group, schedule)
     return (Launch("pointwise", (), (counters,)), bundle([*parts, partial]), *rest)

@@ -39,12 +39,13 @@ def started_early(before: Cost, cost: Cost, *, hides: bool) -> Cost:
     else:
         us = before.us + max(cost.us - c.EARLY_SAVES_US, 0.0)
     dram, l2, mma = before.dram + cost.dram, before.l2 + cost.l2, before.mma + cost.mma
-    tail, least = before.tail + cost.tail, max(dram, l2, mma)
+    rest = max(us - before.launch - max(dram, l2, mma), 0.0)
+    tail = min(before.tail + cost.tail, rest)
     return Cost(
         dram=dram,
         l2=l2,
         mma=mma,
-        latency=max(us - least - before.launch - tail, 0.0),
+        latency=rest - tail,
         launch=before.launch,
         tail=tail,
         dram_bytes=before.dram_bytes + cost.dram_bytes,

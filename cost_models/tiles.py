@@ -125,7 +125,7 @@ def _join_us(launch: Launch) -> float:
     if launch.body != "join":
         return 0.0
     assert launch.pool is not None
-    return slice_us(launch) * launch.slices + (c.LAST_JOIN_US if launch.pool.joins_last else 0.0)
+    return slice_us(launch) * launch.slices + (c.LAST_JOIN_US if launch.joins_last else 0.0)
 
 
 def slice_us(launch: Launch) -> float:
@@ -142,5 +142,5 @@ def _chain_us(launch: Launch, steps: int, device: Device) -> float:
         step += c.EXPOSED_LOAD_US
     if launch.pool.tile.one_row:
         return steps * c.ROW_STEP_US if launch.body == "down" else c.ROW_LATENCY_US
-    opens = launch.body == "join" and not launch.pool.joins_last
+    opens = launch.body == "join" and not launch.joins_last
     return steps * step + (c.JOIN_US if opens else 0.0)

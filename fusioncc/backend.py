@@ -23,7 +23,6 @@ from fusioncc.fusion_pass import FusionPass
 from fusioncc.pipeline import holds_weights
 from fusioncc.plan import Plan
 from fusioncc.records import PlanLog, current_record
-from fusioncc.runtime.dependent import dependent_launches
 from fusioncc.runtime.executor import profile, runnable
 from fusioncc.runtime.plan_cache import PlanCache
 from fusioncc.runtime.scratch import with_descriptors
@@ -146,8 +145,7 @@ def _inductor_rest(
         log.cache = PlanCache.of(gm, example_inputs, (key, sorted(patches.items())))
     before = _cache_hits()
     patches = {**patches, "post_grad_custom_pre_pass": fusion}
-    with dependent_launches():
-        compiled: Any = compile_fx(gm, example_inputs, config_patches=patches)
+    compiled: Any = compile_fx(gm, example_inputs, config_patches=patches)
     if not fusion.plans and _cache_hits() > before:
         log.recall()
     return with_descriptors(compiled)

@@ -28,6 +28,8 @@ class Operand:
     dtype: str
     aligned: bool = True
     """Whether the first element lies on a multiple of 16 bytes, as TMA descriptors need."""
+    made: bool = False
+    """Whether the graph computes this weight: its kernel may run between two launches of the group."""
 
     @property
     def bytes(self) -> int:

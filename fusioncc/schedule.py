@@ -63,6 +63,8 @@ joins behind its K loop; larger ones pay more for a second product there (measur
 rows)."""
 HELD_B = 512
 """Elements of B that a warp may hold during a K loop."""
+UNROLLED_SLICES = 8
+"""Slices of K up to which their sum is unrolled; 32 unrolled loads spilled 1168 bytes (64 rows, 4 warps)."""
 LEAST_RANK = 16
 """Smallest rank of a tile: the narrowest MMA; below it Hopper falls back to the old one."""
 
@@ -76,13 +78,18 @@ WARP_GROUP_ROWS = 64
 """Rows from which Triton uses Hopper's warp-group MMA."""
 
 
-def mixes_mma(tile: TileConfig) -> bool:
-    """Whether an inline loop in this tile multiplies X by W on warp groups and X by A on single warps.
+def mixes_mma(tile: TileConfig, ranks: tuple[int, ...], *, main: bool) -> bool:
+    """Whether one loop multiplies the same X on warp groups and on single warps: with A of these padded ranks, and in a
+    ``main`` tile with W too.
 
     Triton 3.6 then overwrites the shared X tile while the warp-group MMA still reads it: results vary from run to run
-    (measured on an H200, bf16, ``block_n`` 128 and 256, ``block_k`` 64). A swapped tile puts the rank on the row side.
+    (measured on an H200, bf16: inline with ``block_n`` 128 and 256; a down tile with ranks 16 and 64). A swapped tile
+    puts ``block_n`` and the ranks on the row side, where 64 make the difference.
     """
-    return tile.swap_operands and tile.block_n >= WARP_GROUP_ROWS
+    sides = (*ranks, *((tile.block_n,) if main else ()))
+    if not ranks or not tile.swap_operands or tile.one_row or max(sides) < WARP_GROUP_ROWS:
+        return False
+    return main or min(sides) < WARP_GROUP_ROWS
 
 
 COMPENSATED_STEP = 32
@@ -118,8 +125,10 @@ class Pool:
 
     @property
     def joins_last(self) -> bool:
-        """Whether main tiles of ``split`` read the down products behind their K loop, not before it."""
-        return self.role == "main" and (self.tile.one_row or (self.dependent and self.tile.block_m <= WAITING_ROWS))
+        """Whether main tiles of ``split`` read the down products behind their K loop, not before it. Tiles through TMA
+        wait before they make descriptors."""
+        waiting = self.dependent and self.tile.block_m <= WAITING_ROWS and not self.tile.tma
+        return self.role == "main" and (self.tile.one_row or waiting)
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,8 @@ def _weight(gemm: Gemm, k: int, n: int) -> Operand:
     storage = storage_of(gemm.weight)
     assert storage is not None
     strides = storage.strides[::-1] if gemm.transposed else storage.strides
-    return Operand(storage.node.name, (k, n), strides[-2:], dtype_of(storage.node), is_aligned(storage.node))
+    made = storage.node.op not in ("placeholder", "get_attr")
+    return Operand(storage.node.name, (k, n), strides[-2:], dtype_of(storage.node), is_aligned(storage.node), made)
 
 
 def _low_rank_members(joined: Joined, rows: int) -> tuple[Member, Member]:

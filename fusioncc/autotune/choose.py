@@ -9,7 +9,6 @@ from functools import lru_cache
 
 from fusioncc.autotune.kinds import KINDS
 from fusioncc.autotune.space import Choice, Space, spaces
-from fusioncc.cost_models.constants import MAIN_SLICE_US
 from fusioncc.cost_models.cost import Cost
 from fusioncc.cost_models.estimate import estimate, launch_cost
 from fusioncc.cost_models.launches import launches
@@ -20,8 +19,6 @@ from fusioncc.device import Device
 from fusioncc.group import Group
 from fusioncc.schedule import Candidate, Estimate, Pool, Schedule
 
-HIDDEN_SHARE = 0.05
-"""What a down pass that other tiles hide costs of its time: of equal ones the shorter is taken."""
 Pools = tuple[Pool, ...]
 """The pools of one launch."""
 ON_REQUEST = ("streams", "two_pool", "k_concat", "merged")
@@ -153,26 +150,25 @@ class _Timed:
 
 
 def _ranked(space: Space, warm: frozenset[str], device: Device, consumer: _Timed | None) -> list[_Timed]:
-    """What one launch may be, best first, before what the ``consumer`` of its partial sums prefers to be; equal ones
-    stay in order."""
+    """What one launch may be, best first, given what the ``consumer`` of its partial sums prefers to be; of equal ones
+    the shorter, then in order."""
     timed: list[_Timed] = []
     for choice in space.legal:
         cost = launch_cost(choice.launch, warm, device)
         if cost is not None:
             us = cost.us
             if consumer is not None and hides(choice.launch, consumer.choice.launch):
-                us = exposed_us(cost, consumer.cost) + HIDDEN_SHARE * cost.us
+                us = exposed_us(cost, consumer.cost)
             timed.append(_Timed(choice, cost, us + _added_later(space, choice.pools, consumer)))
-    return sorted(timed, key=lambda each: each.us)
+    return sorted(timed, key=lambda each: (each.us, each.cost.us))
 
 
 def _added_later(space: Space, pools: Pools, consumer: _Timed | None) -> float:
-    """What the slices of this launch cost those that add them, us."""
+    """What the slices of a down pass cost those that add them, us."""
     if consumer is None:
         return 0.0
-    down = max(map(slice_us, consumer.choice.launch.parts))
-    each = {"down": down, "main": MAIN_SLICE_US}
-    return space.consumers * max(each.get(pool.role, 0.0) * pool.k_split for pool in pools)
+    each = max(map(slice_us, consumer.choice.launch.parts))
+    return space.consumers * each * max((pool.k_split for pool in pools if pool.role == "down"), default=0)
 
 
 @lru_cache(maxsize=1024)
@@ -192,11 +188,10 @@ def _candidate(group: Group, device: Device, kind: str, tier: str) -> Candidate:
     if found is not None:
         schedule, predicted = found
         return Candidate(kind, True, _summary(predicted), predicted.us, schedule, predicted)
-    ways = len(KINDS[kind].ways(group, device))
-    tried = [space for way in range(ways) for space in _spaces(group, device, kind, way, tier)]
-    unfit = next((space for space in tried if not space.legal), None)
-    if unfit is not None:
-        return Candidate(kind, False, unfit.why_empty())
+    ways = [_spaces(group, device, kind, way, tier) for way in range(len(KINDS[kind].ways(group, device)))]
+    unfit = [space for way in ways for space in way if not space.legal]
+    if unfit and not any(all(space.legal for space in way) for way in ways):
+        return Candidate(kind, False, unfit[0].why_empty())
     dtypes = ", ".join(dict.fromkeys(member.dtype for member in group.members))
     cannot = f"cannot be estimated: no rate known for products in {dtypes}"
     return Candidate(kind, kind == "library", cannot, None, Schedule(kind))

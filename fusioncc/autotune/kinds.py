@@ -6,7 +6,7 @@ own. A new kind is one more entry of ``KINDS``.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from fusioncc import packing
@@ -72,17 +72,21 @@ def _inline_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
 
 
 def _split_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
-    early = starts_early(device)
+    early = starts_early(group, device)
 
-    def mains_in(launch: int, mains: tuple[int, ...]) -> Step:
+    def mains_in(launch: int, mains: tuple[int, ...], last: bool | None) -> Step:
         rows = knobs.row_tiles(group.k) if one_row(group, mains) else ()
-        return _main_step(mains, launch, tma_workers(group, mains, device), early=early, rows=rows)
+        step = _main_step(mains, launch, tma_workers(group, mains, device), early=early, rows=rows)
+        return (
+            step if last is None else replace(step, pools=lambda: (c for c in step.pools() if c[0].joins_last == last))
+        )
 
-    def way(launches: tuple[tuple[int, ...], ...]) -> tuple[Step, ...]:
-        steps = (mains_in(launch, mains) for launch, mains in enumerate(launches, start=1))
+    def way(launches: tuple[tuple[int, ...], ...], last: bool | None) -> tuple[Step, ...]:
+        steps = (mains_in(launch, mains, last) for launch, mains in enumerate(launches, start=1))
         return (down_pass(group, len(launches), early=early), *steps)
 
-    return tuple(way(launches) for launches in bundles(group))
+    orders = (True, False) if early else (None,)  # tiles that hide the down pass are ranked apart from those that wait
+    return tuple(way(launches, last) for launches in bundles(group) for last in orders)
 
 
 def _concat_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:

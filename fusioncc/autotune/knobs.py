@@ -15,8 +15,6 @@ BLOCK_K = (32, 64, 128)
 WARPS = (4, 8)
 STAGES = (2, 3, 4, 5, 7)
 K_SPLIT = (1, 2, 4, 8, 16, 32)
-HIDDEN_SPLIT = 8
-"""Most slices of a down pass that runs beside the main tiles which add them."""
 MAX_ACCUMULATORS = {True: 144, False: 128}
 """fp32 accumulators a thread may hold, from Hopper on and before. There the widest tile (128x256, 8 warps:
 128) leaves room for a low-rank part; before, 136 spilled when compiled for capability 80 and 128 did not."""
@@ -108,7 +106,8 @@ def prune(launch: Launch, device: Device) -> str:
     """Why a launch cannot run well on ``device``, in words that do not depend on the config; empty if it can."""
     for part in launch.parts:
         assert part.pool is not None
-        if mixes_mma(part.pool.tile) and part.body == "inline" and part.ranks:
+        ranks = () if part.body == "join" else tuple(rank.padded for rank in part.ranks)
+        if mixes_mma(part.pool.tile, ranks, main=part.body == "inline"):
             return "warp-group and warp-level MMA in one loop (wrong results with Triton 3.6)"
         compensated = part.unit == "fp32" and part.k and not part.pool.tile.one_row
         if compensated and part.pool.tile.block_k > COMPENSATED_STEP:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import product
 
 from fusioncc.autotune import knobs
-from fusioncc.autotune.step import Step, one_row, starts_early, tma_workers
+from fusioncc.autotune.step import Step, down_side, one_row, starts_early, tma_workers
 from fusioncc.device import Device
 from fusioncc.group import Group
 from fusioncc.schedule import Pool, TileConfig, padded_rank
@@ -51,7 +51,7 @@ def _way(
                 yield tuple(replace(pool, workers=workers) for pool in mains)
 
     first = Step((*group.mains, *downs), products, consumers=1 if added else 0)
-    return (first, joins(added, early=starts_early(device))) if added else (first,)
+    return (first, joins(added, early=starts_early(group, device))) if added else (first,)
 
 
 def joins(mains: tuple[int, ...], *, early: bool = False) -> Step:
@@ -78,4 +78,4 @@ def _down_pools(group: Group, downs: tuple[int, ...], tile: TileConfig, uniform:
     own = tile if uniform else replace(tile, block_m=min(tile.block_m, 64), block_k=knobs.down_step(tile))
     saved = any(branch.saved for branch in group.branches)
     for k_split in (1,) if saved else knobs.K_SPLIT:
-        yield (Pool("down", downs, replace(own, block_n=columns), 0, k_split=k_split),)
+        yield (Pool("down", downs, down_side(group, downs, replace(own, block_n=columns)), 0, k_split=k_split),)

@@ -1,13 +1,13 @@
 """A step: one launch of a schedule, and what may be chosen for it."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusioncc.autotune import knobs
 from fusioncc.descriptors import TMA_CAPABILITY, refusal
 from fusioncc.device import Device
 from fusioncc.group import Group
-from fusioncc.schedule import Pool, padded_rank
+from fusioncc.schedule import UNROLLED_SLICES, Pool, TileConfig, mixes_mma, padded_rank
 
 DEPENDENT_CAPABILITY = 90
 """First compute capability with programmatic dependent launch."""
@@ -36,23 +36,30 @@ def one_row(group: Group, members: tuple[int, ...]) -> bool:
     return group.m == 1 and not group.m_symbol and all(weight.strides[0] == 1 for weight in weights)
 
 
-def starts_early(device: Device) -> bool:
-    """Whether a launch may start while the one before it still runs."""
-    return device.capability >= DEPENDENT_CAPABILITY
+def starts_early(group: Group, device: Device) -> bool:
+    """Whether a launch of the group may start while the one before it still runs."""
+    made = any(group.members[main].weight.made for main in group.mains)
+    return device.capability >= DEPENDENT_CAPABILITY and not made
+
+
+def down_side(group: Group, downs: tuple[int, ...], tile: TileConfig) -> TileConfig:
+    """The tile of a down pass beside such a main tile: not swapped where its ranks would mix MMA kinds."""
+    ranks = tuple(padded_rank(group.members[down].n) for down in downs)
+    return replace(tile, swap_operands=False) if mixes_mma(tile, ranks, main=False) else tile
 
 
 def down_pass(group: Group, consumers: int, *, early: bool = False, whole: bool = False) -> Step:
     """One pass over X for all downs of the group, which ``consumers`` later launches join. Where those start ``early``
-    its time is hidden: few slices are enough, and their sum is unrolled. One that also writes X is never cut along K
-    (``whole``), and has no tiles of one row."""
+    its time is hidden: few slices are enough, and their sum is unrolled. A single one would be seen: beside main tiles
+    each of its loads waits its turn (measured on an H200: 3 to 5 us at 16 and 64 rows)."""
     downs = tuple(dict.fromkeys(branch.down for branch in group.branches))
     columns = max(padded_rank(group.members[down].n) for down in downs)
     saved = any(branch.saved for branch in group.branches)
 
     def pools() -> Iterator[tuple[Pool, ...]]:
-        splits = [k_split for k_split in knobs.K_SPLIT if not early or k_split <= knobs.HIDDEN_SPLIT]
+        splits = [k_split for k_split in knobs.K_SPLIT if not early or 1 < k_split <= UNROLLED_SLICES]
         for tile in knobs.down_tiles(columns, one_row=one_row(group, downs) and not whole):
             for k_split in (1,) if whole or saved else splits:
-                yield (Pool("down", downs, tile, 0, k_split=k_split),)
+                yield (Pool("down", downs, down_side(group, downs, tile), 0, k_split=k_split),)
 
     return Step(downs, pools, consumers)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import ceil
 
 from fusioncc.autotune import knobs
-from fusioncc.autotune.step import Step, tma_workers
+from fusioncc.autotune.step import Step, down_side, tma_workers
 from fusioncc.cost_models.launches import launches
 from fusioncc.cost_models.resources import occupancy
 from fusioncc.cost_models.tiles import tile_count
@@ -32,7 +32,7 @@ def two_pool_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
     def pools() -> Iterator[tuple[Pool, ...]]:
         for tile in tiles:
             down = replace(tile, block_n=columns, block_k=knobs.down_step(tile), tma=False)
-            whole = (Pool("down", downs, down, 0), Pool("main", group.mains, tile, 0))
+            whole = (Pool("down", downs, down_side(group, downs, down), 0), Pool("main", group.mains, tile, 0))
             resident = _resident(group, whole, device)
             for k_split in (1,) if saved else knobs.K_SPLIT:
                 yield with_workers(group, (replace(whole[0], k_split=k_split), whole[1]), device, resident)

@@ -33,6 +33,7 @@ def bundle(members: Sequence[Kernel]) -> Kernel:
         tiles=together.last_end(len(members)),
         helpers=together.helpers,
         prologue=together.declared() + together.ends(len(members)),
+        waits=all(member.waits for member in members),
     )
 
 

@@ -7,7 +7,7 @@ from fusioncc.codegen.low_rank import rank_vectors
 from fusioncc.codegen.main_tile import MainTile
 from fusioncc.codegen.pool_rules import require_branches, require_roles
 from fusioncc.errors import EmissionError
-from fusioncc.schedule import Pool, Schedule, mixes_mma
+from fusioncc.schedule import Pool, Schedule, mixes_mma, padded_rank
 
 
 def require(context: Context, schedule: Schedule) -> None:
@@ -18,8 +18,13 @@ def require(context: Context, schedule: Schedule) -> None:
     """
     require_roles(schedule, ("main",))
     require_branches(context, schedule)
-    if any(mixes_mma(pool.tile) for pool in schedule.pools):
-        raise EmissionError("a swapped inline tile this wide would mix warp-group and warp-level MMA in one loop")
+    for pool in schedule.pools:
+        for main in pool.members:
+            ranks = tuple(padded_rank(context.member(branch.down).n) for branch in context.group.branches_of(main))
+            if mixes_mma(pool.tile, ranks, main=True):
+                raise EmissionError(
+                    "a swapped inline tile this wide would mix warp-group and warp-level MMA in one loop"
+                )
 
 
 def kernels(context: Context, schedule: Schedule) -> list[Kernel]:

@@ -92,6 +92,9 @@ TRIGGER = part(
 )
 
 
+WAIT = part("# The launch before may still run; what it writes is complete from here on.", "gdc_wait()")
+
+
 def total(parts: "list[Part] | tuple[Part, ...]") -> Part:
     """The sum of the parts, in order."""
     return sum(parts, Part())
@@ -130,7 +133,10 @@ class Kernel:
     walks: bool = False
     """Whether the body finds its tiles itself."""
     dependent: bool = False
-    """Whether it starts while the launch before it still runs, for which its body waits."""
+    """Whether it starts while the launch before it still runs."""
+    waits: bool = False
+    """Whether the body of a dependent kernel waits by itself; otherwise the kernel does first of all: before it makes
+    descriptors, whose memory the launch before may still use."""
     triggers: bool = False
     """Whether the next launch may start as soon as all programs of this one have."""
     traced: tuple[Blocks, ...] = ()
@@ -148,7 +154,8 @@ class Kernel:
     @property
     def whole(self) -> Part:
         """The function's lines: one tile, or a loop in which the program walks over every ``WORKERS``-th tile."""
-        start = (TRIGGER if self.triggers else Part()) + self.prologue
+        wait = WAIT if self.dependent and not self.waits else Part()
+        start = (TRIGGER if self.triggers else Part()) + wait + self.prologue
         if self.walks:
             return start + self.body
         if self.workers is None:

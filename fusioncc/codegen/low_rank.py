@@ -8,10 +8,7 @@ from fusioncc.codegen.launch import Buffer
 from fusioncc.codegen.precision import Product, dot, down_product, join_product, multiply_add
 from fusioncc.codegen.tile import Axis, Tile, block_constants, masked
 from fusioncc.group import Branch, Member
-from fusioncc.schedule import TileConfig, padded_rank
-
-UNROLLED_SLICES = 8
-"""Slices of K up to which their sum is unrolled; 32 unrolled loads spilled 1168 bytes (64 rows, 4 warps)."""
+from fusioncc.schedule import UNROLLED_SLICES, TileConfig, padded_rank
 
 
 @dataclass(frozen=True)

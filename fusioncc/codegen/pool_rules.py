@@ -4,7 +4,7 @@ from fusioncc.codegen.context import Context
 from fusioncc.codegen.precision import compensates
 from fusioncc.descriptors import refusal
 from fusioncc.errors import EmissionError
-from fusioncc.schedule import COMPENSATED_STEP, Pool, Schedule
+from fusioncc.schedule import COMPENSATED_STEP, Pool, Schedule, mixes_mma, padded_rank
 
 MAX_BLOCK = 256
 """Widest block of a tile, in elements."""
@@ -12,6 +12,8 @@ SPLIT_MAINS = ("concat", "horizontal")
 """Kinds whose main tiles may be split along K: a later launch adds the slices."""
 MAX_ONE_ROW = 2**15
 """Most elements of W, or of A for each column of a rank, that a tile of one row holds."""
+MAX_CHAIN = 512
+"""Most products that an element of such a tile adds one after another: fp32 sums stay closer than eager's."""
 MAX_CHUNK, MAX_LATE = 64, 64
 """Most tiles taken from a queue at once; most turns that down workers sit out."""
 
@@ -31,7 +33,7 @@ def require_pools(context: Context, schedule: Schedule) -> None:
         if pool.role != "down" and pool.k_split != 1 and (pool.role == "up" or schedule.kind not in SPLIT_MAINS):
             raise EmissionError(f"schedule {schedule.kind!r} has no K split of main tiles")
         _require_launch(schedule, position)
-        _require_dependent(schedule, position)
+        _require_dependent(context, schedule, position)
         _require_tile(context, pool)
         _require_descriptors(context, schedule, pool)
         members = {(pool.role == "up", index) for index in pool.members}
@@ -118,16 +120,23 @@ def _require_one_row(context: Context, pool: Pool) -> None:
     tile, group = pool.tile, context.group
     if group.m_symbol or group.m != 1 or not tile.swap_operands or tile.tma or pool.role == "up":
         raise EmissionError("tiles of one row are emitted for main and down pools of groups with one row, swapped")
-    columns = 1 if pool.role == "down" else tile.block_n
-    if any(size < 1 or size & (size - 1) for size in (columns, tile.block_k)):
+    if any(size < 1 or size & (size - 1) for size in (tile.block_n, tile.block_k)):
         raise EmissionError("the sides of a tile are powers of two")
-    if columns * tile.block_k > MAX_ONE_ROW:
+    ranks = [padded_rank(context.member(branch.down).n) for branch in context.branches]
+    widest = max([*ranks, 1] if pool.role == "down" else [tile.block_n])
+    if widest * tile.block_k > MAX_ONE_ROW:
         raise EmissionError(f"a tile of one row has at most {MAX_ONE_ROW} elements of a weight")
+    if group.k > MAX_CHAIN * tile.block_k:
+        raise EmissionError(f"a tile of one row adds at most {MAX_CHAIN} products in a chain")
 
 
-def _require_dependent(schedule: Schedule, position: int) -> None:
-    """A dependent launch has one before it, and its kind of kernel waits where it reads what that one writes."""
+def _require_dependent(context: Context, schedule: Schedule, position: int) -> None:
+    """A dependent launch has one before it, and its kind of kernel waits where it reads what that one writes. Inductor
+    may put the kernel that makes a weight between the two, and nothing waits for that before the K loop."""
     pool = schedule.pools[position]
+    made = [context.member(main).node for main in pool.members if context.member(main).weight.made]
+    if pool.dependent and pool.joins_last and made:
+        raise EmissionError(f"a launch that reads W early cannot start early: the graph computes that of {made[0]}")
     waits = {"split": "main", **dict.fromkeys(SPLIT_MAINS, "up")}
     if pool.dependent and (pool.launch == 0 or waits.get(schedule.kind) != pool.role):
         raise EmissionError(f"a {pool.role} pool of launch {pool.launch} in {schedule.kind!r} cannot start early")
@@ -173,6 +182,8 @@ def _require_downs(context: Context, pool: Pool) -> None:
     unused = [context.member(down).node for down in pool.members if down not in context.downs]
     if unused:
         raise EmissionError(f"a down pool lists {', '.join(unused)}, which no main pool of the schedule joins")
+    if mixes_mma(pool.tile, tuple(padded_rank(context.member(down).n) for down in pool.members), main=False):
+        raise EmissionError("a swapped down tile of such unequal ranks would mix warp-group and warp-level MMA")
     for down in pool.members:
         if context.saved(down) is None:
             continue

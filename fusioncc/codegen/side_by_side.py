@@ -9,11 +9,11 @@ each other; in ``horizontal`` each member has its own.
 from fusioncc.codegen.bundle import bundle
 from fusioncc.codegen.context import Context
 from fusioncc.codegen.inline import inline_main
-from fusioncc.codegen.kernel import Kernel, Part, part
+from fusioncc.codegen.kernel import Kernel, part
 from fusioncc.codegen.low_rank import rank_vectors
 from fusioncc.codegen.main_tile import MainTile
 from fusioncc.codegen.pool_rules import require_downs_before
-from fusioncc.codegen.split import WAIT, down_kernel, joined
+from fusioncc.codegen.split import down_kernel, joined
 from fusioncc.codegen.tile import INT32_ELEMENTS
 from fusioncc.errors import EmissionError
 from fusioncc.schedule import Pool, Schedule
@@ -91,8 +91,7 @@ def product_main(context: Context, pool: Pool, main: int) -> Kernel:
 def up_main(context: Context, pool: Pool, main: int, k_split: int, downs: dict[int, int]) -> Kernel:
     """The slices of the product and the low-rank parts, added before the only rounding of the sum."""
     tile = MainTile(context, pool, main)
-    wait = WAIT if pool.dependent else Part()
-    body = rank_vectors(tile.low_ranks) + tile.vectors() + wait + part("") + tile.load_product(k_split)
+    body = rank_vectors(tile.low_ranks) + tile.vectors() + part("") + tile.load_product(k_split)
     body += tile.correction() if tile.low_ranks else part()
     for low_rank in tile.low_ranks:
         body += joined(tile, low_rank, downs, opens=False)

@@ -1,9 +1,11 @@
 """Schedule ``split``: a down kernel writes ``X @ A``, and the main kernels open their accumulators with its join."""
 
+from dataclasses import replace
+
 from fusioncc.codegen.bundle import bundle
 from fusioncc.codegen.context import Context
 from fusioncc.codegen.k_loop import KLoop
-from fusioncc.codegen.kernel import Kernel, Part, constant, part, total
+from fusioncc.codegen.kernel import WAIT, Kernel, Part, constant, part, total
 from fusioncc.codegen.launch import Blocks
 from fusioncc.codegen.low_rank import LowRankTile, helpers, low_ranks, rank_vectors
 from fusioncc.codegen.main_tile import MainTile
@@ -12,8 +14,6 @@ from fusioncc.codegen.tile import row_vectors, wide_rows
 from fusioncc.codegen.tile_order import down_order, one_row_block, tile_count
 from fusioncc.errors import EmissionError
 from fusioncc.schedule import Pool, Schedule
-
-WAIT = part("", "# The launch before may still run; what it writes is complete from here on.", "gdc_wait()")
 
 
 def require(context: Context, schedule: Schedule) -> None:
@@ -85,11 +85,11 @@ def joined_main(context: Context, pool: Pool, main: int, splits: dict[int, int])
     for a down launch that still runs."""
     tile = MainTile(context, pool, main)
     if pool.joins_last:
-        return joined_last(tile, splits, WAIT if pool.dependent else Part())
+        wait = part("") + WAIT if pool.dependent else Part()
+        return replace(joined_last(tile, splits, wait), waits=pool.dependent)
     body = (
         rank_vectors(tile.low_ranks)
         + tile.vectors()
-        + (WAIT if pool.dependent else Part())
         + (opening(tile, splits) if tile.low_ranks else tile.zero())
         + tile.loop.starts(tile.x, tile.w)
         + tile.loop.run([tile.x, tile.w], [tile.accumulate()])

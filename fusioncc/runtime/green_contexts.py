@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from fusioncc.seam import one_line
+
 
 @functools.cache
 def refusal(multiprocessors: int) -> str:
@@ -21,5 +23,5 @@ def refusal(multiprocessors: int) -> str:
             return f"torch {torch.__version__} has green contexts without streams, which no graph capture would see"
         context.create(num_sms=multiprocessors, device_id=torch.cuda.current_device()).Stream()
     except (ImportError, RuntimeError, AssertionError) as error:
-        return f"torch {torch.__version__} has no green contexts here: {str(error).splitlines()[0]}"
+        return f"torch {torch.__version__} has no green contexts here: {one_line(error)}"
     return ""

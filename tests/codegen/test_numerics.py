@@ -9,21 +9,26 @@ import torch
 from fusioncc.codegen import emit
 from fusioncc.descriptors import refusal
 from fusioncc.group import Group, Output
-from fusioncc.schedule import COMPENSATED_STEP, Schedule, TileConfig, padded_rank
+from fusioncc.schedule import COMPENSATED_STEP, Schedule, TileConfig, mixes_mma, padded_rank
 from tests.codegen import reference
 from tests.codegen.cases import DESCRIBED, DOWN, SWAPPED, TILE, Lora, Main, bundled, group, inline, side_by_side, split
 
 
 def schedules(value: Group) -> dict[str, Schedule]:
+    """Schedules of both kinds; tiles of few rows are swapped unless that mixes MMA kinds."""
     tile, swapped, down = TILE, SWAPPED, DOWN
     if "fp32" in (value.lhs.dtype, *(value.members[main].dtype for main in value.mains)):
         tile, swapped, down = (replace(each, block_k=COMPENSATED_STEP) for each in (tile, swapped, down))
+    ranks = tuple(padded_rank(value.members[branch.down].n) for branch in value.branches)
+    few = replace(down, block_m=16, swap_operands=True)
+    few = replace(few, swap_operands=not mixes_mma(few, ranks, main=False))
+    swapped_inline = replace(swapped, swap_operands=not mixes_mma(swapped, ranks, main=True))
     return {
         "inline": inline(value, tile, group_m=2),
-        "inline_swapped": inline(value, swapped),
+        "inline_swapped": inline(value, swapped_inline),
         "split_1": split(value, tile, down),
         "split_3": split(value, tile, down, k_split=3, group_m=1),
-        "split_swapped_4": split(value, swapped, replace(down, block_m=16, swap_operands=True), k_split=4),
+        "split_swapped_4": split(value, swapped, few, k_split=4),
     }
 
 

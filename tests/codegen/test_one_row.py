@@ -38,9 +38,7 @@ def schedules(value: Group) -> dict[str, Schedule]:
         "inline": inline(value, ROW),
         "concat": side_by_side(value, "concat", ROW, DOWN_ROW, k_split, main_split=2),
         "horizontal_early": early(side_by_side(value, "horizontal", ROW, DOWN_ROW, k_split)),
-        "split_main_only": bundled(
-            split(value, ROW, TileConfig(16, 16, 32, 4, 3, swap_operands=True), k_split=k_split)
-        ),
+        "split_main_only": bundled(split(value, ROW, TileConfig(16, 16, 32, 4, 3), k_split=k_split)),
     }
 
 
@@ -82,6 +80,7 @@ def test_a_whole_row_of_k_in_one_step() -> None:
         (GROUPS["lora"], replace(ROW, swap_operands=False), "swapped"),
         (GROUPS["lora"], replace(ROW, block_n=3), "powers of two"),
         (GROUPS["lora"], replace(ROW, block_n=64, block_k=1024), "at most 32768 elements"),
+        (group(1, 4096, Main(128)), replace(ROW, block_k=4), "at most 512 products in a chain"),
     ],
 )
 def test_refused(value: Group, tile: TileConfig, reason: str) -> None:

@@ -13,6 +13,7 @@ from tests.codegen.cases import DOWN, TILE, Lora, Main, bundled, group, inline, 
 PLAIN = group(33, 200, Main(136))
 SAVED = group(33, 200, Main(136, (Lora(8, saved=True),)))
 BARE = group(33, 200, Main(136, branches=()), Main(64, branches=()))
+UNEQUAL = group(16, 200, Main(136), Main(64, (Lora(64),)))
 TWO = group(33, 200, Main(136), Main(64))
 
 
@@ -55,6 +56,18 @@ REFUSED: dict[str, tuple[Group, Schedule, str, str]] = {
         inline(PLAIN, TILE),
         "fp32",
         "a tensor scale and a bias",
+    ),
+    "mixed down": (
+        UNEQUAL,
+        split(UNEQUAL, TILE, replace(DOWN, block_m=16, block_n=64, swap_operands=True)),
+        "fp32",
+        "a swapped down tile of such unequal ranks would mix warp-group and warp-level MMA",
+    ),
+    "mixed inline": (
+        UNEQUAL,
+        inline(UNEQUAL, replace(TILE, block_m=16, block_n=32, swap_operands=True)),
+        "fp32",
+        "a swapped inline tile this wide would mix",
     ),
     "saved slices": (SAVED, split(SAVED, TILE, DOWN, k_split=2), "fp32", "mm_a00 is saved"),
     "two meanings": (

@@ -1,10 +1,12 @@
 """The model against times of vendor kernels on an H200 (us: GEMM alone, torch.compile), and the choices it makes."""
 
+from dataclasses import replace
+
 import pytest
 
 from fusioncc.autotune import best, pick, rank
 from fusioncc.device import get_device
-from fusioncc.schedule import mixes_mma
+from fusioncc.schedule import TileConfig, mixes_mma
 from tests.cost_models.groups import bundle, lora
 
 H200 = get_device("h200")
@@ -43,11 +45,24 @@ def test_many_rows_go_through_descriptors() -> None:
     assert older is not None and not any(pool.tile.tma for pool in older.pools)
 
 
-def test_no_inline_tile_mixes_mma_kinds() -> None:
-    for rows in (1, 16):
-        found = best(lora(rows, 4096, 28672, 8), H200, "inline")
+@pytest.mark.parametrize("kind", ["inline", "split", "two_pool", "horizontal", "streams"])
+@pytest.mark.parametrize("ranks", [(8, 8), (8, 64), (64, 64)])
+def test_no_loop_mixes_mma_kinds(kind: str, ranks: tuple[int, int]) -> None:
+    padded = tuple(max(16, r) for r in ranks)
+    for rows in (2, 16):
+        found = best(bundle(rows, 4096, *((4096, r) for r in ranks)), H200, kind)
         assert found is not None
-        assert not any(mixes_mma(pool.tile) for pool in found[0].pools)
+        for pool in found[0].pools:
+            if pool.role == "down" or kind == "inline":
+                assert not mixes_mma(pool.tile, padded, main=pool.role == "main")
+
+
+def test_which_loops_mix_mma_kinds() -> None:
+    few = TileConfig(16, 32, 64, swap_operands=True)
+    assert [mixes_mma(few, ranks, main=False) for ranks in ((16,), (64,), (16, 64), ())] == [False, False, True, False]
+    assert [mixes_mma(few, ranks, main=True) for ranks in ((16,), (64,), ())] == [False, True, False]
+    assert mixes_mma(replace(few, block_n=64), (16,), main=True)
+    assert not mixes_mma(replace(few, swap_operands=False), (16, 64), main=False)
 
 
 def test_small_n_prefers_one_launch() -> None:

@@ -48,7 +48,7 @@ def launch_of(row: dict[str, Any]) -> Launch | None:
     group = lora(*row["shape"])
     if row["kind"] == "inline":
         made = launches(group, Schedule("inline", (Pool("main", (0,), tile, 0),)))[0]
-        return None if mixes_mma(tile) else made
+        return None if mixes_mma(tile, (16,), main=True) else made
     if row["kind"] == "split_down":
         return down_launch(group, Pool("down", (1,), tile, 0, k_split=row["k_split"]), "fp32")
     down = Pool("down", (1,), TileConfig(16, 16, 128, 4, 3), 0, k_split=SLICES)

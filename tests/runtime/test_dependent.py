@@ -6,30 +6,33 @@ from typing import Any
 
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
-from fusioncc.runtime.dependent import META, dependent_launches, marked
+from fusioncc.runtime import dependent
 
 BODY = "@triton_heuristics.user_autotune(\n    triton_meta={'signature': {}},\n)"
 
 
 def defined(function: Any, monkeypatch: Any) -> str:
-    """What Inductor would write for a kernel, given the wrapper that is in force."""
+    """What Inductor writes for a kernel once it has seen one that starts early."""
     written: list[str] = []
 
     def define(self: Any, kernel: Any, *args: Any) -> None:
         self.define_kernel("k", BODY, "metadata")
 
-    monkeypatch.setattr(PythonWrapperCodegen, "define_user_defined_triton_kernel", define)
+    define.__name__ = "define_user_defined_triton_kernel"
+    monkeypatch.setattr(PythonWrapperCodegen, define.__name__, define)
+    dependent._teach_inductor.cache_clear()
+    dependent.marked(SimpleNamespace())
     wrapper = SimpleNamespace(define_kernel=lambda name, body, metadata: written.append(body))
-    with dependent_launches():
-        PythonWrapperCodegen.define_user_defined_triton_kernel(wrapper, function)
-    assert PythonWrapperCodegen.define_user_defined_triton_kernel is define
+    PythonWrapperCodegen.define_user_defined_triton_kernel(wrapper, function)
+    (text,) = written
     wrapper.define_kernel("k", BODY, "metadata")
-    assert written.pop() == BODY, "the option stays with the kernel that asked for it"
-    return written.pop()
+    assert written[1] == BODY, "the option stays with the kernel that asked for it"
+    dependent._teach_inductor.cache_clear()
+    return text
 
 
 def test_a_marked_kernel_gets_the_option(monkeypatch: Any) -> None:
-    text = defined(marked(SimpleNamespace()), monkeypatch)
+    text = defined(dependent.marked(SimpleNamespace()), monkeypatch)
     assert text == BODY.replace("triton_meta={", "triton_meta={'launch_pdl': True, ")
 
 
@@ -39,7 +42,7 @@ def test_another_kernel_does_not(monkeypatch: Any) -> None:
 
 def test_inductor_still_writes_what_the_option_is_put_into() -> None:
     source = inspect.getsource(PythonWrapperCodegen.define_user_defined_triton_kernel)
-    assert META in source.replace("triton_meta={triton_meta!r}", META)
+    assert dependent.META == "triton_meta={"
     assert "triton_meta={triton_meta!r}" in source
     assert "self.define_kernel(" in source
 

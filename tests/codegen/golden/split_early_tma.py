@@ -110,6 +110,8 @@ def main_0(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
+    # The launch before may still run; what it writes is complete from here on.
+    gdc_wait()
     x_desc = tl.make_tensor_descriptor(x_ptr, [M, K], [X_STRIDE_M, 1], [BLOCK_M, BLOCK_K])
     w_desc = tl.make_tensor_descriptor(w_ptr, [N, K], [W_STRIDE_N, 1], [BLOCK_N, BLOCK_K])
     out_desc = tl.make_tensor_descriptor(out_ptr, [M, N], [N, 1], [BLOCK_M, BLOCK_N])
@@ -126,9 +128,6 @@ def main_0(
         rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
         safe_rows = tl.where(rows < M, rows, 0)
         cols = col_block * BLOCK_N + tl.arange(0, BLOCK_N)
-
-        # The launch before may still run; what it writes is complete from here on.
-        gdc_wait()
 
         # The low-rank product opens the accumulator, which rounds once, after the K loop.
         y_tile = y_ptr + safe_rows[:, None] * RP + ranks[None, :]
