@@ -33,8 +33,8 @@ SHAPES = [
     (2048, 4096, 4096, 16),
     (8192, 4096, 14336, 16),
 ]
-FORCED = tuple(kind for kind in SCHEDULES if kind not in ("library", "merged"))
-"""Schedules by name. ``merged`` is the GEMM alone once it has merged, and refuses operands that are no parameters."""
+FORCED = tuple(kind for kind in SCHEDULES if kind not in ("library", "merged", "packed", "k_concat"))
+"""Schedules by name, but those that hold weights of their own, which must be parameters."""
 REFUSALS = (fusioncc.FusionError, torch._dynamo.exc.BackendCompilerFailed, torch._inductor.exc.InductorError)
 Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 

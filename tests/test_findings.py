@@ -213,3 +213,29 @@ def test_a_sum_in_another_matrix_shape(shape: tuple[int, ...], dynamic: bool) ->
     (plan,) = fusioncc.plan_of(compiled)
     assert [group.schedule.kind for group in plan.groups] == ["inline"]
     torch.testing.assert_close(fused, eager)
+
+
+class Dequantised(nn.Module):
+    """A base weight from int8, which the graph makes unless it was made before; bf16 adapters."""
+
+    def __init__(self, *, made: bool) -> None:
+        super().__init__()
+        self.made = made
+        self.w8 = nn.Parameter(torch.ones(1024, 1024, dtype=torch.int8), requires_grad=False)
+        self.w = nn.Parameter(self.w8.to(torch.bfloat16))
+        self.a = nn.Parameter(torch.ones(1024, 16, dtype=torch.bfloat16))
+        self.b = nn.Parameter(torch.ones(16, 1024, dtype=torch.bfloat16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ (self.w8.to(torch.bfloat16) * 0.1 if self.made else self.w) + (x @ self.a) @ self.b
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+@pytest.mark.parametrize("made", [True, False])
+def test_a_weight_that_the_graph_makes_is_not_read_before_it_is_there(rows: int, made: bool) -> None:
+    """Inductor may run the kernel that makes W between the two launches of ``split``: the second starts late then."""
+    x = torch.ones(rows, 1024, dtype=torch.bfloat16)
+    plan = fusioncc.plan(Dequantised(made=made), (x,), device="h200", schedule="split", on_error="raise")
+    (group,) = plan.groups
+    assert group.members[0].weight.made == made
+    assert any(pool.dependent for pool in group.schedule.pools) != made
