@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 
 from fusioncc.errors import OptionError
 
+DEPENDENT_CAPABILITY = 90
+"""First compute capability with programmatic dependent launch."""
+
 
 @dataclass(frozen=True)
 class Device:

@@ -58,7 +58,9 @@ def draft(graph: fx.Graph, setting: Setting) -> Drafted:
     given, packs = setting.given, setting.options.pack_weights
     elsewhere = given is not None and found.groups and given.fingerprint != mark
     if given is not None and elsewhere and not (packs and is_made_for(given, found.groups, packs)):
-        raise PlanError(f"the plan was made for another graph (fingerprint {given.fingerprint}, this graph has {mark})")
+        marks = f"fingerprint {given.fingerprint}, this graph has {mark}"
+        hint = "; one that keeps down products for a backward differs from one under no_grad"
+        raise PlanError(f"the plan was made for another graph ({marks}){hint}")
     weights = Weights(graph)
     unpacked = {kind: check_packs(found.groups, weights, packs, kind) for kind in PACKED}
     refusals = {

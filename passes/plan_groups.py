@@ -13,7 +13,8 @@ from fusioncc.codegen import check
 from fusioncc.config import Options
 from fusioncc.cost_models import footprint
 from fusioncc.decision import Decision, Rejected
-from fusioncc.device import Device
+from fusioncc.descriptors import TMA_CAPABILITY
+from fusioncc.device import DEPENDENT_CAPABILITY, Device
 from fusioncc.errors import EmissionError, FusionError, IllegalScheduleError, PlanError
 from fusioncc.group import Group
 from fusioncc.packing import PACKED, laid_out_alike
@@ -147,7 +148,7 @@ def _choose(
     group: Group, candidates: tuple[Candidate, ...], setting: Setting, position: int
 ) -> tuple[Schedule, str, list[Rejected]]:
     if setting.given is not None:
-        return _given(as_run(group, setting.options), candidates, setting.given.groups[position])
+        return _given(as_run(group, setting.options), candidates, setting.given.groups[position], setting.device)
     forced = setting.options.schedule
     if forced != "auto":
         candidate = next((c for c in candidates if c.kind == forced and c.legal and c.schedule), None)
@@ -177,7 +178,20 @@ def _reason(best: Candidate, candidates: tuple[Candidate, ...]) -> str:
     return f"predicted {best.predicted_us:.1f} us against {us:.1f} us for {kind}{binds}{faster}"
 
 
-def _given(group: Group, candidates: tuple[Candidate, ...], wanted: GroupPlan) -> tuple[Schedule, str, list[Rejected]]:
+def beyond(schedule: Schedule, device: Device) -> str:
+    """What a schedule needs that ``device`` is too old for; empty if nothing."""
+    for what, least, used in (
+        ("TMA", TMA_CAPABILITY, any(pool.tile.tma for pool in schedule.pools)),
+        ("a launch that starts early", DEPENDENT_CAPABILITY, any(pool.dependent for pool in schedule.pools)),
+    ):
+        if used and device.capability < least:
+            return f"{what} needs compute capability {least}, {device.name} has {device.capability}"
+    return ""
+
+
+def _given(
+    group: Group, candidates: tuple[Candidate, ...], wanted: GroupPlan, device: Device
+) -> tuple[Schedule, str, list[Rejected]]:
     kind = wanted.schedule.kind
     candidate = next((c for c in candidates if c.kind == kind), None)
     if candidate is None or not candidate.legal:
@@ -185,6 +199,9 @@ def _given(group: Group, candidates: tuple[Candidate, ...], wanted: GroupPlan) -
         if kind == "library":
             return LIBRARY, "as planned", []
         raise PlanError(f"{group.name}: the plan's schedule {kind!r} is illegal here: {reason}")
+    too_new = beyond(wanted.schedule, device)
+    if too_new:
+        raise PlanError(f"{group.name}: the plan's schedule is illegal here: {too_new}")
     if kind in WITHOUT_KERNEL:
         if wanted.schedule.pools:
             raise PlanError(f"{group.name}: the plan gives pools to {kind!r}, which has none")

@@ -159,6 +159,14 @@ def test_a_plan_with_a_schedule_that_does_not_exist_is_refused(made: Plan) -> No
         fusioncc.optimize(Lora(), plan=edited(made, Schedule("fastest")), on_error="raise")(rows())
 
 
+def test_a_plan_for_a_newer_card_is_refused() -> None:
+    planned = fusioncc.plan(Lora(), (rows(64),), device="h200", schedule="split")
+    assert any(pool.dependent for pool in planned.groups[0].schedule.pools)
+    run = fusioncc.optimize(Lora(), plan=planned, device="a100-80", on_error="raise")
+    with pytest.raises(Exception, match="starts early needs compute capability 90, a100-80 has 80"), torch.no_grad():
+        run(rows(64))
+
+
 def test_a_plan_of_another_graph_is_refused(made: Plan) -> None:
     with pytest.raises(Exception, match="the plan was made for another graph"), torch.no_grad():
         fusioncc.optimize(Lora(), plan=made, on_error="raise")(rows(5))

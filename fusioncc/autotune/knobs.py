@@ -20,6 +20,8 @@ MAX_ACCUMULATORS = {True: 144, False: 128}
 128) leaves room for a low-rank part; before, 136 spilled when compiled for capability 80 and 128 did not."""
 MIN_ACCUMULATORS = 4
 """Fewer leave most of a warp's MMA idle."""
+SHORT_PASS = 1024
+"""K up to which a down pass beside main tiles need not be cut."""
 ROW_DOWN_STEPS = (128, 256)
 ROW_COLUMNS = (1, 2, 4)
 ROW_STEPS = (2048, 4096)
@@ -71,22 +73,30 @@ def main_tiles() -> tuple[TileConfig, ...]:
 def row_tiles(depth: int) -> tuple[TileConfig, ...]:
     """Every main tile config for a group of one row over K = ``depth``: without tensor cores, loads straight to
     registers, in long steps."""
-    longest = 1 << (depth - 1).bit_length()
     return tuple(
         TileConfig(1, n, k, warps, 1, swap_operands=True)
-        for n, k, warps in product(ROW_COLUMNS, sorted({min(step, longest) for step in ROW_STEPS}), WARPS)
+        for n, k, warps in product(ROW_COLUMNS, _steps(ROW_STEPS, depth), WARPS)
         if ROW_ACCUMULATORS[0] <= n * k / (32 * warps) <= ROW_ACCUMULATORS[1]
     )
 
 
-def down_tiles(columns: int, *, one_row: bool = False) -> Iterator[TileConfig]:
+def down_tiles(columns: int) -> Iterator[TileConfig]:
     """Every tile config of a pass over X that makes ``columns`` low-rank columns: small ones, which fit beside main
     tiles."""
-    if one_row:
-        yield from (TileConfig(1, columns, k, 4, 1, swap_operands=True) for k in ROW_DOWN_STEPS)
-        return
     for m, k, stages in product(BLOCK_M[:-1], BLOCK_K, STAGES[:-1]):
         yield TileConfig(m, columns, k, 4, stages, swap_operands=m <= FEW_ROWS)
+
+
+def row_down_tiles(columns: int, depth: int) -> Iterator[TileConfig]:
+    """The same for a group of one row over K = ``depth``: without tensor cores."""
+    for k in _steps(ROW_DOWN_STEPS, depth):
+        yield TileConfig(1, columns, k, 4, 1, swap_operands=True)
+
+
+def _steps(steps: tuple[int, ...], depth: int) -> list[int]:
+    """K steps, none longer than all of K rounded up to a power of two."""
+    longest = 1 << (depth - 1).bit_length()
+    return sorted({min(step, longest) for step in steps})
 
 
 def down_step(tile: TileConfig) -> int:

@@ -34,7 +34,7 @@ class Space:
     def why_empty(self) -> str:
         """The commonest reason for pruning, with its share."""
         reason, count = max(self.pruned.items(), key=lambda item: item[1])
-        return f"no tile config fits: {count} of {self.enumerated} need {reason}"
+        return f"no tile config fits; {count} of {self.enumerated} are ruled out by this: {reason}"
 
 
 def spaces(group: Group, device: Device, kind: str, steps: tuple[Step, ...], tier: str = "fp32") -> tuple[Space, ...]:

@@ -5,12 +5,9 @@ from dataclasses import dataclass, replace
 
 from fusioncc.autotune import knobs
 from fusioncc.descriptors import TMA_CAPABILITY, refusal
-from fusioncc.device import Device
+from fusioncc.device import DEPENDENT_CAPABILITY, Device
 from fusioncc.group import Group
 from fusioncc.schedule import UNROLLED_SLICES, Pool, TileConfig, mixes_mma, padded_rank
-
-DEPENDENT_CAPABILITY = 90
-"""First compute capability with programmatic dependent launch."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +47,20 @@ def down_side(group: Group, downs: tuple[int, ...], tile: TileConfig) -> TileCon
 
 def down_pass(group: Group, consumers: int, *, early: bool = False, whole: bool = False) -> Step:
     """One pass over X for all downs of the group, which ``consumers`` later launches join. Where those start ``early``
-    its time is hidden: few slices are enough, and their sum is unrolled. A single one would be seen: beside main tiles
-    each of its loads waits its turn (measured on an H200: 3 to 5 us at 16 and 64 rows). One that also writes X is
+    its time is hidden: few slices are enough, and their sum is unrolled. A single one of a
+    deep K would be seen: beside main tiles each of its loads waits its turn (measured on an H200: 3 to 5 us at 16 and
+    64 rows, K = 4096). One that also writes X is
     never cut along K (``whole``), and has no tiles of one row."""
     downs = tuple(dict.fromkeys(branch.down for branch in group.branches))
     columns = max(padded_rank(group.members[down].n) for down in downs)
     saved = any(branch.saved for branch in group.branches)
 
     def pools() -> Iterator[tuple[Pool, ...]]:
-        splits = [k_split for k_split in knobs.K_SPLIT if not early or 1 < k_split <= UNROLLED_SLICES]
-        for tile in knobs.down_tiles(columns, one_row=one_row(group, downs) and not whole):
+        least = 2 if early and group.k > knobs.SHORT_PASS else 1
+        most = UNROLLED_SLICES if early else max(knobs.K_SPLIT)
+        splits = [k_split for k_split in knobs.K_SPLIT if least <= k_split <= most]
+        row = one_row(group, downs) and not whole
+        for tile in knobs.row_down_tiles(columns, group.k) if row else knobs.down_tiles(columns):
             for k_split in (1,) if whole or saved else splits:
                 yield (Pool("down", downs, down_side(group, downs, tile), 0, k_split=k_split),)
 

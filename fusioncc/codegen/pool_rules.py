@@ -52,7 +52,7 @@ def require_roles(schedule: Schedule, roles: tuple[str, ...]) -> None:
     """
     for pool in schedule.pools:
         if pool.role not in roles:
-            raise EmissionError(f"a {pool.role} pool has no emitted form in schedule {schedule.kind!r}")
+            raise EmissionError(f"no {pool.role} pool has an emitted form in schedule {schedule.kind!r}")
 
 
 def require_branches(context: Context, schedule: Schedule) -> None:
@@ -96,7 +96,7 @@ def _require_numbers(context: Context, pool: Pool) -> None:
         raise EmissionError(f"a chunk has 1 to {MAX_CHUNK} tiles, late is at most {MAX_LATE} turns")
     role = "main" if pool.role == "up" else pool.role
     if not pool.members or any(members[index].role != role for index in pool.members):
-        raise EmissionError(f"a {pool.role} pool lists {role} members by their index in the group")
+        raise EmissionError(f"pools of the role {pool.role} list {role} members by their index in the group")
 
 
 def _require_tile(context: Context, pool: Pool) -> None:
@@ -139,7 +139,7 @@ def _require_dependent(context: Context, schedule: Schedule, position: int) -> N
         raise EmissionError(f"a launch that reads W early cannot start early: the graph computes that of {made[0]}")
     waits = {"split": "main", **dict.fromkeys(SPLIT_MAINS, "up")}
     if pool.dependent and (pool.launch == 0 or waits.get(schedule.kind) != pool.role):
-        raise EmissionError(f"a {pool.role} pool of launch {pool.launch} in {schedule.kind!r} cannot start early")
+        raise EmissionError(f"launch {pool.launch} of {schedule.kind!r}, of the role {pool.role}, cannot start early")
 
 
 def _require_launch(schedule: Schedule, position: int) -> None:

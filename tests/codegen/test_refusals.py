@@ -42,7 +42,7 @@ REFUSED: dict[str, tuple[Group, Schedule, str, str]] = {
         "schedule 'k_concat' has one pool, of all down members",
     ),
     "k_concat split": (PLAIN, with_pool(k_concat(PLAIN, DOWN), 0, k_split=2), "fp32", "k_split is 1, not 2"),
-    "k_concat main": (PLAIN, replace(inline(PLAIN, TILE), kind="k_concat"), "fp32", "a main pool has no emitted form"),
+    "k_concat main": (PLAIN, replace(inline(PLAIN, TILE), kind="k_concat"), "fp32", "no main pool has an emitted form"),
     "k_concat saved": (SAVED, k_concat(SAVED, DOWN), "fp32", "a down product is read elsewhere, unscaled"),
     "tier": (PLAIN, inline(PLAIN, TILE), "eager", "tier 'eager' has no emitted form"),
     "no pools": (PLAIN, Schedule("inline"), "fp32", "lists no main member"),
@@ -77,7 +77,7 @@ REFUSED: dict[str, tuple[Group, Schedule, str, str]] = {
         "another scale than the product",
     ),
     "no down": (PLAIN, replace(inline(PLAIN, TILE), kind="split"), "fp32", "no down pool before the main pool of"),
-    "down of inline": (PLAIN, replace(split(PLAIN, TILE, DOWN), kind="inline"), "fp32", "a down pool has no emitted"),
+    "down of inline": (PLAIN, replace(split(PLAIN, TILE, DOWN), kind="inline"), "fp32", "no down pool has an emitted"),
     "tile": (PLAIN, inline(PLAIN, replace(TILE, block_n=48)), "fp32", "tile size 48"),
     "split mains of inline": (PLAIN, with_pool(inline(PLAIN, TILE), 0, k_split=2), "fp32", "has no K split of main"),
     "split mains of any number of rows": (

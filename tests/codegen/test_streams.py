@@ -194,7 +194,7 @@ REFUSED: dict[str, tuple[Group, Schedule, str]] = {
         Schedule("streams"),
         "adds a bias where bias and output are bf16",
     ),
-    "main pool": (LORA, Schedule("streams", (Pool("main", (0,), TILE, 0),)), "a main pool has no emitted form"),
+    "main pool": (LORA, Schedule("streams", (Pool("main", (0,), TILE, 0),)), "no main pool has an emitted form"),
     "no up": (LORA, replace(streams(LORA, DOWN), pools=streams(LORA, DOWN).pools[:1]), "one down pool, and up pools"),
     "no pool": (LORA, Schedule("streams"), "an up pool lists the main members with a branch"),
     "one launch": (
