@@ -38,7 +38,7 @@ def estimate(group: Group, schedule: Schedule, device: Device, tier: str = "fp32
         if cost is None:
             return None
         if launch.pool is not None and launch.pool.dependent and costs:
-            cost = started_early(costs.pop(), cost, hides=hides(before, launch))
+            cost = started_early(costs.pop(), cost, before if hides(before, launch) else None)
         before = launch
         (beside if launch.beside else costs).append(cost)
     costs += [overlapped(beside)] if beside else []

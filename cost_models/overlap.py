@@ -1,6 +1,7 @@
 """Time of launches that run at the same time: on streams of their own, or the next one started early."""
 
 from collections.abc import Sequence
+from math import ceil
 
 from fusioncc.cost_models import constants as c
 from fusioncc.cost_models.cost import Cost
@@ -24,18 +25,20 @@ def overlapped(costs: Sequence[Cost]) -> Cost:
     )
 
 
-def exposed_us(before: Cost, cost: Cost) -> float:
+def exposed_us(down: Launch, cost: Cost) -> float:
     """What remains to be seen of a down pass beside main tiles that join last, us: they wait first when those of one
     wave are through with their K loops."""
+    assert down.pool is not None
+    steps = ceil(ceil(down.k / down.pool.k_split) / down.pool.tile.block_k)
     window = (cost.us - cost.launch) / max(cost.waves, 1.0)
-    return max(c.BESIDE * (before.us - before.launch) - c.EARLY_START_US - window, 0.0)
+    return max(c.BESIDE_STEP_US * steps - c.EARLY_START_US - window, 0.0)
 
 
-def started_early(before: Cost, cost: Cost, *, hides: bool) -> Cost:
-    """A launch and the dependent one behind it. Main tiles that join last ``hide`` a down pass, which runs beside them.
-    Others wait first, and save most of the gap between launches."""
-    if hides:
-        us = before.launch + c.EARLY_START_US + cost.us - cost.launch + exposed_us(before, cost)
+def started_early(before: Cost, cost: Cost, hidden: Launch | None) -> Cost:
+    """A launch and the dependent one behind it. Main tiles that join last hide a down pass, which runs beside them:
+    that is ``hidden``. Others wait first, and save most of the gap between launches."""
+    if hidden is not None:
+        us = before.launch + c.EARLY_START_US + cost.us - cost.launch + exposed_us(hidden, cost)
     else:
         us = before.us + max(cost.us - c.EARLY_SAVES_US, 0.0)
     dram, l2, mma = before.dram + cost.dram, before.l2 + cost.l2, before.mma + cost.mma

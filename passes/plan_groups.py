@@ -162,7 +162,7 @@ def _choose(
             f"{forced} was forced but is illegal",
             [Rejected("forced_schedule", group.name, f"{forced}: {reason}")],
         )
-    best = pick(candidates)
+    best = pick(candidates, joins=bool(group.branches))
     return best.schedule or LIBRARY, _reason(best, candidates), []
 
 

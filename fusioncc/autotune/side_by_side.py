@@ -60,10 +60,11 @@ def joins(mains: tuple[int, ...], *, early: bool = False) -> Step:
 
 
 def _main_pools(group: Group, tile: TileConfig, uniform: bool) -> Iterator[tuple[Pool, ...]]:
-    """All members in one tile; for ``horizontal`` the narrower ones also in half of it."""
+    """All members in one tile; for ``horizontal`` the narrower ones also in half of it (no half was measured through
+    TMA, or with one row)."""
     widest = max(group.members[main].n for main in group.mains)
     narrow = tuple(main for main in group.mains if group.members[main].n < widest)
-    if not uniform and narrow and tile.block_n >= 32 and not tile.one_row:
+    if not uniform and narrow and tile.block_n >= 32 and not (tile.one_row or tile.tma):
         wide = tuple(main for main in group.mains if main not in narrow)
         half = replace(tile, block_n=tile.block_n // 2)
         yield (Pool("main", wide, tile, 0), Pool("main", narrow, half, 0))

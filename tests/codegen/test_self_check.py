@@ -14,7 +14,7 @@ from tests.codegen.cases import golden
 
 GOLDEN = Path(__file__).parent / "golden"
 MUTATIONS: dict[str, tuple[str, Callable[[re.Match[str]], str]]] = {
-    "store offset": (r"\bout_ptr \+ |\bout_desc\.store\(\[", lambda found: f"{found[0]}1 + "),
+    "store offset": (r"\b(?:out|xy)_ptr \+ |\bout_desc\.store\(\[", lambda found: f"{found[0]}1 + "),
     "down offset": (r"\b(y|saved)\d*_ptr \+ ", lambda found: f"{found[0]}1 + "),
     "stride": (r"\bW_STRIDE_N=\w+\.stride\(1\)", lambda found: f"{found[0]} // 2"),
     "vendor product": (r"(?m)^ +multiply\(x, ", lambda found: f"{found[0]}1.05 * "),
@@ -31,11 +31,11 @@ WITHOUT = {
     },
     "scale": {"concat_one_row", "concat_plain", "streams_plain"},
     "store offset": {"streams_plain"},
-    "stride": {name for name in golden() if name.startswith("streams")},
+    "stride": {name for name in golden() if name.startswith(("streams", "k_concat"))},
     "vendor product": {name for name in golden() if not name.startswith("streams")},
 }
-"""Modules that have no such place: most ``inline`` kernels write no down product; mains of ``streams`` are the
-vendor's."""
+"""Modules that have no such place: most ``inline`` kernels write no down product; mains of ``streams`` and ``k_concat``
+are the vendor's."""
 
 
 @pytest.mark.parametrize("name", golden())

@@ -22,7 +22,7 @@ from tests.cost_models.groups import bundle
 from tests.lora_models import WIDTH, Lora, kinds, rows
 
 BF16 = torch.bfloat16
-ASKED: dict[str, Any] = {"schedule": "k_concat", "pack_weights": True, "on_error": "raise"}
+ASKED: dict[str, Any] = {"schedule": "k_concat", "pack_weights": True, "rest": "eager", "on_error": "raise"}
 BYTES = (WIDTH + 8) * WIDTH * 2
 
 
@@ -155,7 +155,7 @@ def test_what_cannot_be_packed_runs_product_by_product() -> None:
 
 def test_a_plan_and_a_dump_are_read_back_and_the_plan_fits_the_packed_model_too(tmp_path: Path) -> None:
     model = frozen()
-    options = {"schedule": "k_concat", "pack_weights": True}
+    options = {"schedule": "k_concat", "pack_weights": True, "rest": "eager"}
     plan = fusioncc.plan(model, (rows(8, dtype=BF16),), **options)
     assert any(f"2 parameters move into one buffer of {BYTES} bytes, [K, N]" in note for note in plan.notes)
     assert fusioncc.Plan.from_json(plan.to_json()) == plan
@@ -181,11 +181,13 @@ def test_a_backward_that_needs_w_as_it_was_compiled_keeps_it_there() -> None:
 
 def test_it_runs_on_request_only_and_not_where_eager_rounds() -> None:
     x = rows(8, dtype=BF16)
-    (group,) = fusioncc.plan(frozen(), (x,), pack_weights=True).groups
+    (group,) = fusioncc.plan(frozen(), (x,), pack_weights=True, rest="eager").groups
     (candidate,) = (each for each in group.candidates if each.kind == "k_concat")
     assert candidate.legal and candidate.predicted_us and group.schedule.kind != "k_concat"
     with pytest.raises(IllegalScheduleError, match="rounding_tier"):
         fusioncc.plan(frozen(), (x,), numerics="eager", **ASKED)
+    with pytest.raises(IllegalScheduleError, match="strides_are_free: Inductor's code asserts the strides"):
+        fusioncc.plan(frozen(), (x,), **{**ASKED, "rest": "inductor"})
     with pytest.raises(IllegalScheduleError, match="asked_for: packing moves weights"):
         fusioncc.plan(frozen(), (x,), schedule="k_concat", on_error="raise")
 
