@@ -125,6 +125,7 @@ def main() -> None:
     arguments = parser.parse_args()
     shapes = [SHAPES[int(at)] for at in arguments.shapes.split(",") if at] or SHAPES
     names = arguments.columns.split(",")
+    torch._dynamo.config.recompile_limit = 64  # each column compiles the one function anew
     rows: list[dict[str, Any]] = []
     for shape in shapes:
         rows.append(row(shape, names))

@@ -93,6 +93,7 @@ COLUMNS["lora_schedules"] = {
     **{kind: measured(kind) for kind in ("split", "inline", "two_pool", "streams", "horizontal", "concat")},
     "chosen": plain("schedule"),
 }
+COLUMNS["lora_linear_earlier"] = COLUMNS["lora_linear"]
 FILES = {"lora_schedules": "lora_linear"}
 """Tables that read the results of another name."""
 

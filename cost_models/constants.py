@@ -64,9 +64,10 @@ LAST_JOIN_US = 1.2
 """Reading the partial sums and B behind the K loop, us, for the last programs of a launch: the others' hide behind
 loads."""
 
-BESIDE_STEP_US = 0.8
-"""K step of a down pass beside main tiles that stream from memory, us: each of its loads waits its turn. Measured: 16
-steps hide behind main tiles of 14 us, 32 show by 4 to 5 us, 56 by 12 behind tiles of 36; 0.65 at one row."""
+BESIDE_TILE_US = 0.4
+"""Tile of X or of an A in a K step of a down pass beside main tiles that stream from memory, us: each load waits its
+turn. Measured with one branch: 16 steps hide behind main tiles of 14 us, 32 show by 4 to 5 us, 56 by 12 behind tiles of
+36; with three at one row 0.16, where the loads are not pipelined."""
 
 ROW_STEP_US = 0.5
 """K step of a down tile of one row, us: few programs, which hide nothing of each other. Measured: 0.6 beside main
@@ -100,10 +101,6 @@ narrow tiles lose is in their traffic through the L2. Fitted on the sweep."""
 NO_WGMMA = 0.38
 """Factor on a Hopper tile whose MMA rows are fewer than 64 (it falls back to the warp-level MMA). Fitted on the
 sweep."""
-
-NARROW_TMA = 1.1
-"""Time of a TMA tile of 64 rows on the MMA over that of a taller one: it reads W from shared memory twice as often.
-Measured at 256 to 512 rows: 7 to 13 % over the prediction without."""
 
 TMA_DRAW = 0.4
 """What a tile through descriptors takes of a multiprocessor's L2 port over the same tile through pointers (no address

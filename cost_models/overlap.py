@@ -30,8 +30,9 @@ def exposed_us(down: Launch, cost: Cost) -> float:
     wave are through with their K loops."""
     assert down.pool is not None
     steps = ceil(ceil(down.k / down.pool.k_split) / down.pool.tile.block_k)
+    tiles = 1 + len(down.ranks)
     window = (cost.us - cost.launch) / max(cost.waves, 1.0)
-    return max(c.BESIDE_STEP_US * steps - c.EARLY_START_US - window, 0.0)
+    return max(c.BESIDE_TILE_US * tiles * steps - c.EARLY_START_US - window, 0.0)
 
 
 def started_early(before: Cost, cost: Cost, hidden: Launch | None) -> Cost:

@@ -89,8 +89,7 @@ def _shared_bytes(launch: Launch, device: Device) -> int:
     if tile.one_row:
         return ROW_SUM_BYTES * columns(launch) * tile.num_warps
     buffers = tile.num_stages - (device.capability < 90)
-    loop = max(1, buffers) * step_bytes(launch)
-    loop += _joined_bytes(launch) if launch.body == "join" else _pieces(launch) + _held_bytes(launch)
+    loop = max(1, buffers) * step_bytes(launch) + (_joined_bytes(launch) if launch.body == "join" else _pieces(launch))
     if launch.body == "inline" and launch.unit == "tf32" and device.capability < 90:
         loop += tile.block_m * tile.block_k * launch.x_element  # X rounded for both products, once: Triton 3.8
     output = tile.block_m * columns(launch) * (4 if launch.body == "down" else launch.out_element)
@@ -104,13 +103,6 @@ def _pieces(launch: Launch) -> int:
     """Bytes of the 16-bit pieces of fp32 adapters in one step."""
     assert launch.pool is not None
     return launch.pool.tile.block_k * 2 * sum(rank.padded * rank.pieces for rank in launch.ranks if rank.pieces > 1)
-
-
-def _held_bytes(launch: Launch) -> int:
-    """Bytes of the B that an inline tile loads before its K loop."""
-    assert launch.pool is not None
-    tile, held = launch.pool.tile, launch.ranks if launch.body == "inline" else ()
-    return sum(tile.block_n * rank.padded * rank.element for rank in held if tile.holds_b(rank.padded))
 
 
 def _joined_bytes(launch: Launch) -> int:

@@ -9,7 +9,6 @@ from fusioncc.cost_models.launch import Launch
 from fusioncc.cost_models.resources import occupancy, step_bytes, warp_group_mma
 from fusioncc.cost_models.traffic import traffic
 from fusioncc.device import Device
-from fusioncc.schedule import WAITING_ROWS
 
 
 def tile_count(m: int, n: int, block_m: int, block_n: int, slices: int = 1) -> int:
@@ -116,8 +115,6 @@ def _mma_us(launch: Launch, steps: int, device: Device) -> float:
     low = 0 if launch.body == "join" else sum(max(r.padded, c.INLINE_MIN_COLUMNS) * r.pieces for r in launch.ranks)
     work = 2 * tile.block_m * ((0 if launch.body == "down" else tile.block_n) + low) * tile.block_k * steps
     tflops = unit_tflops(launch.unit, device) * mma_fraction(launch, device)
-    if tile.tma and tile.block_m <= WAITING_ROWS:
-        tflops /= c.NARROW_TMA
     if tile.one_row:
         tflops = device.fp32_tflops * c.ROW_RATE
     return work / (tflops * 1e6 / device.multiprocessors)

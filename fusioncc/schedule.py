@@ -51,18 +51,11 @@ class TileConfig:
         """Elements of the tile that each thread accumulates."""
         return (self.block_k if self.one_row else self.block_m) * self.block_n / (32 * self.num_warps)
 
-    def holds_b(self, padded: int) -> bool:
-        """Whether an inline tile keeps a B of this padded rank from before its K loop on: small tiles of few rows wait
-        for memory, and would wait once more for B."""
-        return self.block_m <= WAITING_ROWS and padded * self.block_n <= HELD_B * self.num_warps
-
 
 WAITING_ROWS = 64
 """Rows of a tile up to which it waits for memory rather than for the tensor cores. A dependent launch of such tiles
 joins behind its K loop; larger ones pay more for a second product there (measured on an H200: 1 to 2 % at 256 to 2048
 rows)."""
-HELD_B = 512
-"""Elements of B that a warp may hold during a K loop."""
 UNROLLED_SLICES = 8
 """Slices of K up to which their sum is unrolled; 32 unrolled loads spilled 1168 bytes (64 rows, 4 warps)."""
 LEAST_RANK = 16

@@ -14,6 +14,9 @@ BLOCK_N = (16, 32, 64, 128, 256)
 BLOCK_K = (32, 64, 128)
 WARPS = (4, 8)
 STAGES = (2, 3, 4, 5, 7)
+DOWN_STAGES = (3, 5)
+LARGE_STEP = 24576
+"""Elements of X and W in a K step from which two stages may be all that fits; smaller steps were never best so."""
 K_SPLIT = (1, 2, 4, 8, 16, 32)
 MAX_ACCUMULATORS = {True: 144, False: 128}
 """fp32 accumulators a thread may hold, from Hopper on and before. There the widest tile (128x256, 8 warps:
@@ -38,9 +41,10 @@ TMA_TILES = (
     TileConfig(128, 256, 64, 8, 3, tma=True),
     TileConfig(128, 128, 64, 4, 4, tma=True),
     TileConfig(128, 128, 64, 8, 4, tma=True),
-    TileConfig(64, 256, 64, 4, 4, tma=True),
 )
-"""Main tiles through TMA descriptors that came near the vendor GEMM on an H200, with a low-rank join."""
+"""Main tiles through TMA descriptors that came near the vendor GEMM on an H200, with a low-rank join. 64x256 with 4
+warps comes nearer at 512 rows and N = 28672 (206 us, 128x256: 215), but took 155 us where 128x256 took 102 (2048 rows,
+K = N = 4096), and 69.6 at 64 rows where pointers took 62.5."""
 
 SIDE_TILES = (
     TileConfig(16, 64, 128, 4, 4, swap_operands=True),
@@ -63,7 +67,7 @@ def main_tiles() -> tuple[TileConfig, ...]:
         TileConfig(m, n, k, warps, stages, swap_operands=swap)
         for m, n, k, warps, stages in product(BLOCK_M, BLOCK_N, BLOCK_K, WARPS, STAGES)
         if (m > FEW_ROWS or n <= WIDEST_OF_FEW) and (n < BLOCK_N[-1] or warps == WARPS[-1])
-        if stages < STAGES[-1] or m <= WAITING_ROWS
+        if (stages < STAGES[-1] or m <= WAITING_ROWS) and (stages > STAGES[0] or (m + n) * k >= LARGE_STEP)
         if MIN_ACCUMULATORS <= m * n / (32 * warps) <= MAX_ACCUMULATORS[True]
         for swap in ((True, False) if m <= FEW_ROWS else (False,))
     )
@@ -83,7 +87,7 @@ def row_tiles(depth: int) -> tuple[TileConfig, ...]:
 def down_tiles(columns: int) -> Iterator[TileConfig]:
     """Every tile config of a pass over X that makes ``columns`` low-rank columns: small ones, which fit beside main
     tiles."""
-    for m, k, stages in product(BLOCK_M[:-1], BLOCK_K, STAGES[:-1]):
+    for m, k, stages in product(BLOCK_M[:-1], BLOCK_K, DOWN_STAGES):
         yield TileConfig(m, columns, k, 4, stages, swap_operands=m <= FEW_ROWS)
 
 
@@ -119,6 +123,8 @@ def prune(launch: Launch, device: Device) -> str:
         ranks = () if part.body == "join" else tuple(rank.padded for rank in part.ranks)
         if mixes_mma(part.pool.tile, ranks, main=part.body == "inline"):
             return "warp-group and warp-level MMA in one loop (wrong results with Triton 3.6)"
+        if part.body == "inline" and part.ranks and part.pool.tile.num_stages == STAGES[-1]:
+            return f"{STAGES[-1]} stages beside A (slower than fewer where it was measured)"
         compensated = part.unit == "fp32" and part.k and not part.pool.tile.one_row
         if compensated and part.pool.tile.block_k > COMPENSATED_STEP:
             return f"K steps of more than {COMPENSATED_STEP} in a compensated fp32 sum"

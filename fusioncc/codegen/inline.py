@@ -44,7 +44,6 @@ def inline_main(context: Context, pool: Pool, main: int) -> Kernel:
         tile.vectors()
         + rank_vectors(tile.low_ranks)
         + part("")
-        + total([low_rank.load_b(tile.read_cols) for low_rank in tile.low_ranks if low_rank.b_is_held])
         + tile.loop.starts(tile.x, tile.w, *a_tiles)
         + tile.zero()
         + total([low_rank.zero() for low_rank in tile.low_ranks])
@@ -70,5 +69,5 @@ def _joins(tile: MainTile) -> Part:
         saved = tile.context.saved(low_rank.branch.down)
         if saved is not None and low_rank.branch == tile.context.first_branch(low_rank.branch.down):
             body += part("if col_block == 0:") + low_rank.save(saved, tile.write_rows).indented()
-        body += low_rank.join(tile.read_cols, bias=True, opens=False, loaded=low_rank.b_is_held)
+        body += low_rank.join(tile.read_cols, bias=True, opens=False)
     return body

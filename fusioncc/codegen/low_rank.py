@@ -143,19 +143,9 @@ class LowRankTile:
         cast = "" if bias.dtype == "fp32" else ".to(tl.float32)"
         return part(load + cast, params=(self.context.pointer(f"{name}_ptr", bias), stride, *self.bounds))
 
-    @property
-    def b_is_held(self) -> bool:
-        """Whether an inline tile loads B before its K loop."""
-        return self.tile.holds_b(padded_rank(self.down.n))
-
-    def load_b(self, cols: Axis) -> Part:
-        """``b``: the tile of B."""
+    def join(self, cols: Axis, *, bias: bool, opens: bool) -> Part:
+        """``acc += scale * y @ b``, or ``acc =`` that where it ``opens``; ``bias`` adds the down member's."""
         tile = self._tile(f"b{self.tail}", self.up, (self.axis, cols), ())
-        return tile.setup() + tile.load()
-
-    def join(self, cols: Axis, *, bias: bool, opens: bool, loaded: bool = False) -> Part:
-        """``acc += scale * y @ b``, or ``acc =`` that where it ``opens``; ``bias`` adds the down member's; B may be
-        ``loaded`` already."""
         names = (self.y, f"b{self.tail}", "acc")
         joined = (
             part(f"acc += tl.sum({self._fp32_b} * tl.trans({self.y}), 1, keep_dims=True)")
@@ -163,7 +153,7 @@ class LowRankTile:
             else part(*dot(*names, self._join_product, self.tile.swap_operands, opens=opens))
         )
         y = self._masked() + self._scaled() + (self._biased() if bias else Part())
-        return y + (Part() if loaded else self.load_b(cols)) + joined
+        return y + tile.setup() + tile.load() + joined
 
     @property
     def _fp32_b(self) -> str:

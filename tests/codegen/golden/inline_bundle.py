@@ -35,23 +35,23 @@ import triton.language as tl
 @triton.jit
 def main_tile_0(
     tile,
-    b_ptr,
     x_ptr,
     w_ptr,
     a_ptr,
+    b_ptr,
     out_ptr,
     M,
     N: tl.constexpr,
     K: tl.constexpr,
     RP: tl.constexpr,
-    B_STRIDE_R: tl.constexpr,
-    B_STRIDE_N: tl.constexpr,
     X_STRIDE_M: tl.constexpr,
     X_STRIDE_K: tl.constexpr,
     W_STRIDE_K: tl.constexpr,
     W_STRIDE_N: tl.constexpr,
     A_STRIDE_K: tl.constexpr,
     A_STRIDE_R: tl.constexpr,
+    B_STRIDE_R: tl.constexpr,
+    B_STRIDE_N: tl.constexpr,
     SCALE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -64,8 +64,6 @@ def main_tile_0(
     ks = tl.arange(0, BLOCK_K)
     ranks = tl.arange(0, RP)
 
-    b_tile = b_ptr + ranks[None, :] * B_STRIDE_R + cols[:, None] * B_STRIDE_N
-    b = tl.load(b_tile)
     x_tile = x_ptr + safe_rows[None, :] * X_STRIDE_M + ks[:, None] * X_STRIDE_K
     w_tile = w_ptr + ks[None, :] * W_STRIDE_K + cols[:, None] * W_STRIDE_N
     a_tile = a_ptr + ks[None, :] * A_STRIDE_K + ranks[:, None] * A_STRIDE_R
@@ -83,6 +81,8 @@ def main_tile_0(
 
     # The low-rank product joins in the same accumulator, before the only rounding of the sum.
     y *= SCALE
+    b_tile = b_ptr + ranks[None, :] * B_STRIDE_R + cols[:, None] * B_STRIDE_N
+    b = tl.load(b_tile)
     acc = tl.dot(b, y.to(b.dtype), acc)
 
     out_tile = out_ptr + rows[None, :] * N + cols[:, None]
@@ -91,16 +91,16 @@ def main_tile_0(
 
 @triton.jit
 def mains_0(
-    b_0_ptr,
     x_ptr,
     w_0_ptr,
     a_0_ptr,
-    b_1_ptr,
+    b_0_ptr,
     w_1_ptr,
     a_1_ptr,
-    b_2_ptr,
+    b_1_ptr,
     w_2_ptr,
     a_2_ptr,
+    b_2_ptr,
     out_0_ptr,
     out_1_ptr,
     out_2_ptr,
@@ -110,14 +110,14 @@ def mains_0(
     N_2: tl.constexpr,
     K: tl.constexpr,
     RP: tl.constexpr,
-    B_STRIDE_R: tl.constexpr,
-    B_STRIDE_N: tl.constexpr,
     X_STRIDE_M: tl.constexpr,
     X_STRIDE_K: tl.constexpr,
     W_STRIDE_K: tl.constexpr,
     W_STRIDE_N: tl.constexpr,
     A_STRIDE_K: tl.constexpr,
     A_STRIDE_R: tl.constexpr,
+    B_STRIDE_R: tl.constexpr,
+    B_STRIDE_N: tl.constexpr,
     SCALE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -130,23 +130,23 @@ def mains_0(
     if tile < end_0:
         main_tile_0(
             tile,
-            b_0_ptr,
             x_ptr,
             w_0_ptr,
             a_0_ptr,
+            b_0_ptr,
             out_0_ptr,
             M,
             N_0,
             K,
             RP,
-            B_STRIDE_R,
-            B_STRIDE_N,
             X_STRIDE_M,
             X_STRIDE_K,
             W_STRIDE_K,
             W_STRIDE_N,
             A_STRIDE_K,
             A_STRIDE_R,
+            B_STRIDE_R,
+            B_STRIDE_N,
             SCALE,
             BLOCK_M,
             BLOCK_N,
@@ -155,23 +155,23 @@ def mains_0(
     if end_0 <= tile and tile < end_1:
         main_tile_0(
             tile - end_0,
-            b_1_ptr,
             x_ptr,
             w_1_ptr,
             a_1_ptr,
+            b_1_ptr,
             out_1_ptr,
             M,
             N_1,
             K,
             RP,
-            B_STRIDE_R,
-            B_STRIDE_N,
             X_STRIDE_M,
             X_STRIDE_K,
             W_STRIDE_K,
             W_STRIDE_N,
             A_STRIDE_K,
             A_STRIDE_R,
+            B_STRIDE_R,
+            B_STRIDE_N,
             SCALE,
             BLOCK_M,
             BLOCK_N,
@@ -180,23 +180,23 @@ def mains_0(
     if end_1 <= tile:
         main_tile_0(
             tile - end_1,
-            b_2_ptr,
             x_ptr,
             w_2_ptr,
             a_2_ptr,
+            b_2_ptr,
             out_2_ptr,
             M,
             N_2,
             K,
             RP,
-            B_STRIDE_R,
-            B_STRIDE_N,
             X_STRIDE_M,
             X_STRIDE_K,
             W_STRIDE_K,
             W_STRIDE_N,
             A_STRIDE_K,
             A_STRIDE_R,
+            B_STRIDE_R,
+            B_STRIDE_N,
             SCALE,
             BLOCK_M,
             BLOCK_N,
@@ -214,16 +214,16 @@ def launch(x, w_0, a_0, b_0, w_1, a_1, b_1, w_2, a_2, b_2, empty=torch.empty):
     tiles += triton.cdiv(m, 16) * triton.cdiv(w_1.shape[1], 32)
     tiles += triton.cdiv(m, 16) * triton.cdiv(w_2.shape[1], 32)
     mains_0[(tiles,)](
-        b_0_ptr=b_0,
         x_ptr=x,
         w_0_ptr=w_0,
         a_0_ptr=a_0,
-        b_1_ptr=b_1,
+        b_0_ptr=b_0,
         w_1_ptr=w_1,
         a_1_ptr=a_1,
-        b_2_ptr=b_2,
+        b_1_ptr=b_1,
         w_2_ptr=w_2,
         a_2_ptr=a_2,
+        b_2_ptr=b_2,
         out_0_ptr=out_0,
         out_1_ptr=out_1,
         out_2_ptr=out_2,
@@ -233,14 +233,14 @@ def launch(x, w_0, a_0, b_0, w_1, a_1, b_1, w_2, a_2, b_2, empty=torch.empty):
         N_2=w_2.shape[1],
         K=x.shape[1],
         RP=16,
-        B_STRIDE_R=b_0.stride(0),
-        B_STRIDE_N=b_0.stride(1),
         X_STRIDE_M=x.stride(0),
         X_STRIDE_K=x.stride(1),
         W_STRIDE_K=w_0.stride(0),
         W_STRIDE_N=w_0.stride(1),
         A_STRIDE_K=a_0.stride(0),
         A_STRIDE_R=a_0.stride(1),
+        B_STRIDE_R=b_0.stride(0),
+        B_STRIDE_N=b_0.stride(1),
         SCALE=2.0,
         BLOCK_M=16,
         BLOCK_N=32,

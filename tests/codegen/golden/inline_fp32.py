@@ -37,11 +37,11 @@ def to_tf32(a):
 
 @triton.jit
 def main_0(
-    b_ptr,
     x_ptr,
     w_ptr,
     a_ptr,
     a_bias_ptr,
+    b_ptr,
     bias_ptr,
     b_bias_ptr,
     out_ptr,
@@ -49,8 +49,6 @@ def main_0(
     N: tl.constexpr,
     K: tl.constexpr,
     RP: tl.constexpr,
-    B_STRIDE_R: tl.constexpr,
-    B_STRIDE_N: tl.constexpr,
     X_STRIDE_M: tl.constexpr,
     X_STRIDE_K: tl.constexpr,
     W_STRIDE_K: tl.constexpr,
@@ -58,6 +56,8 @@ def main_0(
     A_STRIDE_K: tl.constexpr,
     A_STRIDE_R: tl.constexpr,
     A_BIAS_STRIDE: tl.constexpr,
+    B_STRIDE_R: tl.constexpr,
+    B_STRIDE_N: tl.constexpr,
     BIAS_STRIDE: tl.constexpr,
     B_BIAS_STRIDE: tl.constexpr,
     SCALE: tl.constexpr,
@@ -77,8 +77,6 @@ def main_0(
     ks = tl.arange(0, BLOCK_K)
     ranks = tl.arange(0, RP)
 
-    b_tile = b_ptr + ranks[:, None] * B_STRIDE_R + cols[None, :] * B_STRIDE_N
-    b = tl.load(b_tile)
     x_tile = x_ptr + safe_rows[:, None] * X_STRIDE_M + ks[None, :] * X_STRIDE_K
     w_tile = w_ptr + ks[:, None] * W_STRIDE_K + cols[None, :] * W_STRIDE_N
     a_tile = a_ptr + ks[:, None] * A_STRIDE_K + ranks[None, :] * A_STRIDE_R
@@ -98,6 +96,8 @@ def main_0(
     a_bias = tl.load(a_bias_ptr + ranks * A_BIAS_STRIDE)
     y *= SCALE
     y += a_bias[None, :] * A_BIAS_SCALE
+    b_tile = b_ptr + ranks[:, None] * B_STRIDE_R + cols[None, :] * B_STRIDE_N
+    b = tl.load(b_tile)
     acc = tl.dot(y, b, acc, input_precision="tf32x3")
 
     bias = tl.load(bias_ptr + cols * BIAS_STRIDE)
@@ -113,11 +113,11 @@ def launch(x, w, bias, a, a_bias, b, b_bias, empty=torch.empty):
     m = x.shape[0]
     out = empty((m, w.shape[1]), dtype=x.dtype, device=x.device)
     main_0[(triton.cdiv(m, 32) * triton.cdiv(w.shape[1], 64),)](
-        b_ptr=b,
         x_ptr=x,
         w_ptr=w,
         a_ptr=a,
         a_bias_ptr=a_bias,
+        b_ptr=b,
         bias_ptr=bias,
         b_bias_ptr=b_bias,
         out_ptr=out,
@@ -125,8 +125,6 @@ def launch(x, w, bias, a, a_bias, b, b_bias, empty=torch.empty):
         N=w.shape[1],
         K=x.shape[1],
         RP=16,
-        B_STRIDE_R=b.stride(0),
-        B_STRIDE_N=b.stride(1),
         X_STRIDE_M=x.stride(0),
         X_STRIDE_K=x.stride(1),
         W_STRIDE_K=w.stride(0),
@@ -134,6 +132,8 @@ def launch(x, w, bias, a, a_bias, b, b_bias, empty=torch.empty):
         A_STRIDE_K=a.stride(0),
         A_STRIDE_R=a.stride(1),
         A_BIAS_STRIDE=a_bias.stride(0),
+        B_STRIDE_R=b.stride(0),
+        B_STRIDE_N=b.stride(1),
         BIAS_STRIDE=bias.stride(0),
         B_BIAS_STRIDE=b_bias.stride(0),
         SCALE=2.0,

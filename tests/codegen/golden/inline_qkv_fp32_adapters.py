@@ -46,23 +46,23 @@ def in_pieces(a, dtype: tl.constexpr):
 
 @triton.jit
 def main_0(
-    b_ptr,
     x_ptr,
     w_ptr,
     a_ptr,
+    b_ptr,
     out_ptr,
     M,
     N: tl.constexpr,
     K: tl.constexpr,
     RP: tl.constexpr,
-    B_STRIDE_R: tl.constexpr,
-    B_STRIDE_N: tl.constexpr,
     X_STRIDE_M: tl.constexpr,
     X_STRIDE_K: tl.constexpr,
     W_STRIDE_K: tl.constexpr,
     W_STRIDE_N: tl.constexpr,
     A_STRIDE_K: tl.constexpr,
     A_STRIDE_R: tl.constexpr,
+    B_STRIDE_R: tl.constexpr,
+    B_STRIDE_N: tl.constexpr,
     SCALE: tl.constexpr,
     GROUP_M: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -83,8 +83,6 @@ def main_0(
     ks = tl.arange(0, BLOCK_K)
     ranks = tl.arange(0, RP)
 
-    b_tile = b_ptr + ranks[:, None] * B_STRIDE_R + cols[None, :] * B_STRIDE_N
-    b = tl.load(b_tile)
     x_tile = x_ptr + safe_rows[:, None] * X_STRIDE_M + ks[None, :] * X_STRIDE_K
     w_tile = w_ptr + ks[:, None] * W_STRIDE_K + cols[None, :] * W_STRIDE_N
     a_tile = a_ptr + ks[:, None] * A_STRIDE_K + ranks[None, :] * A_STRIDE_R
@@ -105,6 +103,8 @@ def main_0(
 
     # The low-rank product joins in the same accumulator, before the only rounding of the sum.
     y *= SCALE
+    b_tile = b_ptr + ranks[:, None] * B_STRIDE_R + cols[None, :] * B_STRIDE_N
+    b = tl.load(b_tile)
     acc = tl.dot(y, b, acc, input_precision="tf32x3")
 
     out_tile = out_ptr + rows[:, None] * N + cols[None, :]
@@ -118,23 +118,23 @@ def launch(x, w_0, a_0, b_0, w_1, a_1, b_1, w_2, a_2, b_2, empty=torch.empty):
     out_1 = empty((m, w_1.shape[1]), dtype=x.dtype, device=x.device)
     out_2 = empty((m, w_2.shape[1]), dtype=x.dtype, device=x.device)
     main_0[(triton.cdiv(m, 64) * triton.cdiv(w_0.shape[1], 128),)](
-        b_ptr=b_0,
         x_ptr=x,
         w_ptr=w_0,
         a_ptr=a_0,
+        b_ptr=b_0,
         out_ptr=out_0,
         M=m,
         N=w_0.shape[1],
         K=x.shape[1],
         RP=16,
-        B_STRIDE_R=b_0.stride(0),
-        B_STRIDE_N=b_0.stride(1),
         X_STRIDE_M=x.stride(0),
         X_STRIDE_K=x.stride(1),
         W_STRIDE_K=w_0.stride(0),
         W_STRIDE_N=w_0.stride(1),
         A_STRIDE_K=a_0.stride(0),
         A_STRIDE_R=a_0.stride(1),
+        B_STRIDE_R=b_0.stride(0),
+        B_STRIDE_N=b_0.stride(1),
         SCALE=2.0,
         GROUP_M=8,
         BLOCK_M=64,
@@ -144,23 +144,23 @@ def launch(x, w_0, a_0, b_0, w_1, a_1, b_1, w_2, a_2, b_2, empty=torch.empty):
         num_stages=4,
     )
     main_0[(triton.cdiv(m, 64) * triton.cdiv(w_1.shape[1], 128),)](
-        b_ptr=b_1,
         x_ptr=x,
         w_ptr=w_1,
         a_ptr=a_1,
+        b_ptr=b_1,
         out_ptr=out_1,
         M=m,
         N=w_1.shape[1],
         K=x.shape[1],
         RP=16,
-        B_STRIDE_R=b_1.stride(0),
-        B_STRIDE_N=b_1.stride(1),
         X_STRIDE_M=x.stride(0),
         X_STRIDE_K=x.stride(1),
         W_STRIDE_K=w_1.stride(0),
         W_STRIDE_N=w_1.stride(1),
         A_STRIDE_K=a_1.stride(0),
         A_STRIDE_R=a_1.stride(1),
+        B_STRIDE_R=b_1.stride(0),
+        B_STRIDE_N=b_1.stride(1),
         SCALE=2.0,
         GROUP_M=8,
         BLOCK_M=64,
@@ -170,23 +170,23 @@ def launch(x, w_0, a_0, b_0, w_1, a_1, b_1, w_2, a_2, b_2, empty=torch.empty):
         num_stages=4,
     )
     main_0[(triton.cdiv(m, 64) * triton.cdiv(w_2.shape[1], 128),)](
-        b_ptr=b_2,
         x_ptr=x,
         w_ptr=w_2,
         a_ptr=a_2,
+        b_ptr=b_2,
         out_ptr=out_2,
         M=m,
         N=w_2.shape[1],
         K=x.shape[1],
         RP=16,
-        B_STRIDE_R=b_2.stride(0),
-        B_STRIDE_N=b_2.stride(1),
         X_STRIDE_M=x.stride(0),
         X_STRIDE_K=x.stride(1),
         W_STRIDE_K=w_2.stride(0),
         W_STRIDE_N=w_2.stride(1),
         A_STRIDE_K=a_2.stride(0),
         A_STRIDE_R=a_2.stride(1),
+        B_STRIDE_R=b_2.stride(0),
+        B_STRIDE_N=b_2.stride(1),
         SCALE=2.0,
         GROUP_M=8,
         BLOCK_M=64,

@@ -30,13 +30,13 @@ import triton.language as tl
 
 @triton.jit
 def main_0(
-    b0_ptr,
-    b1_ptr,
     x_ptr,
     w_ptr,
     a0_ptr,
     a1_ptr,
     scale0_ptr,
+    b0_ptr,
+    b1_ptr,
     bias_ptr,
     saved1_ptr,
     out_ptr,
@@ -47,10 +47,6 @@ def main_0(
     R1: tl.constexpr,
     RP0: tl.constexpr,
     RP1: tl.constexpr,
-    B0_STRIDE_R: tl.constexpr,
-    B0_STRIDE_N: tl.constexpr,
-    B1_STRIDE_R: tl.constexpr,
-    B1_STRIDE_N: tl.constexpr,
     X_STRIDE_M: tl.constexpr,
     X_STRIDE_K: tl.constexpr,
     W_STRIDE_K: tl.constexpr,
@@ -59,6 +55,10 @@ def main_0(
     A0_STRIDE_R: tl.constexpr,
     A1_STRIDE_K: tl.constexpr,
     A1_STRIDE_R: tl.constexpr,
+    B0_STRIDE_R: tl.constexpr,
+    B0_STRIDE_N: tl.constexpr,
+    B1_STRIDE_R: tl.constexpr,
+    B1_STRIDE_N: tl.constexpr,
     BIAS_STRIDE: tl.constexpr,
     SCALE0: tl.constexpr,
     SCALE1: tl.constexpr,
@@ -83,10 +83,6 @@ def main_0(
     ranks0 = tl.arange(0, RP0)
     ranks1 = tl.arange(0, RP1)
 
-    b0_tile = b0_ptr + ranks0[:, None] * B0_STRIDE_R + safe_cols[None, :] * B0_STRIDE_N
-    b0 = tl.load(b0_tile, mask=ranks0[:, None] < R0, other=0.0)
-    b1_tile = b1_ptr + ranks1[:, None] * B1_STRIDE_R + safe_cols[None, :] * B1_STRIDE_N
-    b1 = tl.load(b1_tile, mask=ranks1[:, None] < R1, other=0.0)
     x_tile = x_ptr + safe_rows[:, None] * X_STRIDE_M + ks[None, :] * X_STRIDE_K
     w_tile = w_ptr + ks[:, None] * W_STRIDE_K + safe_cols[None, :] * W_STRIDE_N
     a0_tile = a0_ptr + ks[:, None] * A0_STRIDE_K + ranks0[None, :] * A0_STRIDE_R
@@ -110,12 +106,16 @@ def main_0(
     # The low-rank product joins in the same accumulator, before the only rounding of the sum.
     y0 = tl.where(ranks0[None, :] < R0, y0, 0.0)
     y0 *= SCALE0 * tl.load(scale0_ptr).to(tl.float32)
+    b0_tile = b0_ptr + ranks0[:, None] * B0_STRIDE_R + safe_cols[None, :] * B0_STRIDE_N
+    b0 = tl.load(b0_tile, mask=ranks0[:, None] < R0, other=0.0)
     acc = tl.dot(y0.to(b0.dtype), b0, acc)
     if col_block == 0:
         saved1_tile = saved1_ptr + rows[:, None] * R1 + ranks1[None, :]
         tl.store(saved1_tile, y1.to(saved1_ptr.dtype.element_ty), mask=(rows[:, None] < M) & (ranks1[None, :] < R1))
     y1 = tl.where(ranks1[None, :] < R1, y1, 0.0)
     y1 *= SCALE1
+    b1_tile = b1_ptr + ranks1[:, None] * B1_STRIDE_R + safe_cols[None, :] * B1_STRIDE_N
+    b1 = tl.load(b1_tile, mask=ranks1[:, None] < R1, other=0.0)
     acc = tl.dot(y1.to(b1.dtype), b1, acc)
 
     bias = tl.load(bias_ptr + safe_cols * BIAS_STRIDE).to(tl.float32)
@@ -130,13 +130,13 @@ def launch(x, w, bias, a_0, b_0, scale_0, a_1, b_1, empty=torch.empty):
     out = empty((m, w.shape[1]), dtype=x.dtype, device=x.device)
     saved_1 = empty((m, a_1.shape[1]), dtype=x.dtype, device=x.device)
     main_0[(triton.cdiv(m, 32) * triton.cdiv(w.shape[1], 64),)](
-        b0_ptr=b_0,
-        b1_ptr=b_1,
         x_ptr=x,
         w_ptr=w,
         a0_ptr=a_0,
         a1_ptr=a_1,
         scale0_ptr=scale_0,
+        b0_ptr=b_0,
+        b1_ptr=b_1,
         bias_ptr=bias,
         saved1_ptr=saved_1,
         out_ptr=out,
@@ -147,10 +147,6 @@ def launch(x, w, bias, a_0, b_0, scale_0, a_1, b_1, empty=torch.empty):
         R1=4,
         RP0=16,
         RP1=16,
-        B0_STRIDE_R=b_0.stride(0),
-        B0_STRIDE_N=b_0.stride(1),
-        B1_STRIDE_R=b_1.stride(0),
-        B1_STRIDE_N=b_1.stride(1),
         X_STRIDE_M=x.stride(0),
         X_STRIDE_K=x.stride(1),
         W_STRIDE_K=w.stride(0),
@@ -159,6 +155,10 @@ def launch(x, w, bias, a_0, b_0, scale_0, a_1, b_1, empty=torch.empty):
         A0_STRIDE_R=a_0.stride(1),
         A1_STRIDE_K=a_1.stride(0),
         A1_STRIDE_R=a_1.stride(1),
+        B0_STRIDE_R=b_0.stride(0),
+        B0_STRIDE_N=b_0.stride(1),
+        B1_STRIDE_R=b_1.stride(0),
+        B1_STRIDE_N=b_1.stride(1),
         BIAS_STRIDE=bias.stride(0),
         SCALE0=0.5,
         SCALE1=2.0,

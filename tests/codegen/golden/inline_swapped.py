@@ -26,24 +26,24 @@ import triton.language as tl
 
 @triton.jit
 def main_0(
-    b_ptr,
     x_ptr,
     w_ptr,
     a_ptr,
+    b_ptr,
     out_ptr,
     M,
     N: tl.constexpr,
     K: tl.constexpr,
     R: tl.constexpr,
     RP: tl.constexpr,
-    B_STRIDE_R: tl.constexpr,
-    B_STRIDE_N: tl.constexpr,
     X_STRIDE_M: tl.constexpr,
     X_STRIDE_K: tl.constexpr,
     W_STRIDE_K: tl.constexpr,
     W_STRIDE_N: tl.constexpr,
     A_STRIDE_K: tl.constexpr,
     A_STRIDE_R: tl.constexpr,
+    B_STRIDE_R: tl.constexpr,
+    B_STRIDE_N: tl.constexpr,
     SCALE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -57,8 +57,6 @@ def main_0(
     ks = tl.arange(0, BLOCK_K)
     ranks = tl.arange(0, RP)
 
-    b_tile = b_ptr + ranks[None, :] * B_STRIDE_R + cols[:, None] * B_STRIDE_N
-    b = tl.load(b_tile, mask=ranks[None, :] < R, other=0.0)
     x_tile = x_ptr + safe_rows[None, :] * X_STRIDE_M + ks[:, None] * X_STRIDE_K
     w_tile = w_ptr + ks[None, :] * W_STRIDE_K + cols[:, None] * W_STRIDE_N
     a_tile = a_ptr + ks[None, :] * A_STRIDE_K + ranks[:, None] * A_STRIDE_R
@@ -77,6 +75,8 @@ def main_0(
     # The low-rank product joins in the same accumulator, before the only rounding of the sum.
     y = tl.where(ranks[:, None] < R, y, 0.0)
     y *= SCALE
+    b_tile = b_ptr + ranks[None, :] * B_STRIDE_R + cols[:, None] * B_STRIDE_N
+    b = tl.load(b_tile, mask=ranks[None, :] < R, other=0.0)
     acc = tl.dot(b, y.to(b.dtype), acc)
 
     out_tile = out_ptr + rows[None, :] * N + cols[:, None]
@@ -88,24 +88,24 @@ def launch(x, w, a, b, empty=torch.empty):
     m = x.shape[0]
     out = empty((m, w.shape[1]), dtype=x.dtype, device=x.device)
     main_0[(triton.cdiv(m, 16) * triton.cdiv(w.shape[1], 32),)](
-        b_ptr=b,
         x_ptr=x,
         w_ptr=w,
         a_ptr=a,
+        b_ptr=b,
         out_ptr=out,
         M=m,
         N=w.shape[1],
         K=x.shape[1],
         R=8,
         RP=16,
-        B_STRIDE_R=b.stride(0),
-        B_STRIDE_N=b.stride(1),
         X_STRIDE_M=x.stride(0),
         X_STRIDE_K=x.stride(1),
         W_STRIDE_K=w.stride(0),
         W_STRIDE_N=w.stride(1),
         A_STRIDE_K=a.stride(0),
         A_STRIDE_R=a.stride(1),
+        B_STRIDE_R=b.stride(0),
+        B_STRIDE_N=b.stride(1),
         SCALE=2.0,
         BLOCK_M=16,
         BLOCK_N=32,
