@@ -60,7 +60,5 @@ def started_early(before: Cost, cost: Cost, hidden: Launch | None) -> Cost:
 
 def hides(before: Launch | None, launch: Launch) -> bool:
     """Whether a launch is one of main tiles that start beside a down pass and join last."""
-    down = before is not None and before.body == "down"
-    return (
-        down and launch.body == "join" and launch.pool is not None and launch.pool.dependent and launch.pool.joins_last
-    )
+    early = launch.joins_last and launch.pool is not None and launch.pool.dependent
+    return early and before is not None and before.body == "down"
