@@ -16,7 +16,7 @@ STAMP := $(VENV)/.installed
 export PYTHONHASHSEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint types install clean
+.PHONY: demo test exhaustive lint types install clean
 
 install: $(STAMP)
 
@@ -39,7 +39,10 @@ demo: $(STAMP)
 	@echo; cat $(OUT)/decisions.md
 
 test: $(STAMP)
-	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m 'not gpu'
+	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m 'not gpu and not exhaustive'
+
+exhaustive: $(STAMP)
+	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m 'exhaustive and not gpu'
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

@@ -78,6 +78,7 @@ def test_launches_that_run_late_are_waited_for(load, name: str) -> None:
         assert reference.rms(output, truth) <= 1.1 * reference.rms(plain, truth)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("symbol", ["", "s0"])
 @pytest.mark.parametrize("name", CASES)
 def test_every_program_waits(load, name: str, symbol: str) -> None:

@@ -13,6 +13,8 @@ from fusioncc.schedule import COMPENSATED_STEP, Schedule, TileConfig, mixes_mma,
 from tests.codegen import reference
 from tests.codegen.cases import DESCRIBED, DOWN, SWAPPED, TILE, Lora, Main, bundled, group, inline, side_by_side, split
 
+pytestmark = pytest.mark.exhaustive
+
 
 def schedules(value: Group) -> dict[str, Schedule]:
     """Schedules of both kinds; tiles of few rows are swapped unless that mixes MMA kinds."""

@@ -12,7 +12,7 @@ from tests.codegen import reference
 from tests.codegen.cases import Lora, Main, bundled, early, group, inline, side_by_side, split
 from tests.codegen.test_numerics import run
 
-ROW = TileConfig(1, 4, 64, 4, 1, swap_operands=True)
+ROW = TileConfig(1, 16, 64, 4, 1, swap_operands=True)
 DOWN_ROW = TileConfig(1, 16, 64, 4, 1, swap_operands=True)
 GROUPS: dict[str, Group] = {
     "lora": group(1, 128, Main(128)),
@@ -42,6 +42,7 @@ def schedules(value: Group) -> dict[str, Schedule]:
     }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", schedules(GROUPS["lora"]))
 @pytest.mark.parametrize("name", GROUPS)
 def test_as_close_as_eager(load, name: str, kind: str) -> None:

@@ -44,6 +44,7 @@ def test_right_as_emitted(name: str, capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out.startswith(f"{name}: right for M=")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "mutation"),
     [(name, each) for name in golden() for each in MUTATIONS if name not in WITHOUT.get(each, ())],

@@ -21,6 +21,8 @@ from tests.codegen.cases import DESCRIBED, DOWN, Lora, Main, bundled, golden, gr
 from tests.codegen.interleaving import interleaved
 from tests.codegen.test_two_pool import SCHEDULES as TWO_POOL
 
+pytestmark = pytest.mark.exhaustive
+
 MIXED = group(70, 128, Main(128, (Lora(12),)), Main(64, ()), Main(64, (Lora(16),)))
 PLAIN = group(70, 128, Main(128, ()), Main(64, ()))
 SCHEDULES: dict[str, tuple[Group, Schedule]] = {

@@ -43,6 +43,7 @@ def launched(load, module: EmittedModule, value: Group, seed: int, resident: int
         return list(load(module).launch(*(tensors[operand] for operand in module.operands)))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_any_interleaving_gives_the_same_right_bits(load, name: str) -> None:
     value, schedule = SCHEDULES[name]

@@ -17,6 +17,8 @@ from fusioncc.runtime.merged import merge
 from tests.lora_models import WIDTH, Lora, close, kinds, rows
 from tests.merged.models import BYTES, MERGED, frozen, optimized
 
+pytestmark = pytest.mark.exhaustive
+
 
 def in_place(model: Lora) -> None:
     model.w.weight.mul_(1.5)

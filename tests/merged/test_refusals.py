@@ -13,6 +13,8 @@ from fusioncc.seam import FusionWarning
 from tests.lora_models import WIDTH, Lora, close, rows
 from tests.merged.models import frozen, optimized
 
+pytestmark = pytest.mark.exhaustive
+
 
 def _trainable() -> Any:
     return Lora()

@@ -17,6 +17,8 @@ from fusioncc.seam import FusionWarning
 from tests.lora_models import WIDTH, close, kinds, rows
 from tests.packed.models import BYTES, COLUMNS, PACKED, Attention, are_packed, optimized, weights
 
+pytestmark = pytest.mark.exhaustive
+
 
 def in_place(model: Attention) -> None:
     model.q.weight.mul_(1.5)

@@ -13,6 +13,8 @@ from fusioncc.seam import FusionWarning
 from tests.lora_models import WIDTH, Lora, close, rows
 from tests.packed.models import Attention, are_packed, optimized, weights
 
+pytestmark = pytest.mark.exhaustive
+
 
 class _Tied(Attention):
     def forward(self, x: torch.Tensor) -> Any:
