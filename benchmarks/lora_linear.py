@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._inductor.exc
 import torch.nn.functional as F
+from bundles import REFUSALS
 from timing import facts, graph_us, on_parameters, sets_needed
 
 import fusioncc
@@ -35,7 +35,6 @@ SHAPES = [
 ]
 FORCED = tuple(kind for kind in SCHEDULES if kind not in ("library", "merged", "packed", "k_concat"))
 """Schedules by name, but those that hold weights of their own, which must be parameters."""
-REFUSALS = (fusioncc.FusionError, torch._dynamo.exc.BackendCompilerFailed, torch._inductor.exc.InductorError)
 Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 

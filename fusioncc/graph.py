@@ -20,6 +20,8 @@ DTYPE_NAMES = {
     torch.float8_e5m2: "fp8e5m2",
     torch.int8: "int8",
 }
+HOLDERS = ("placeholder", "get_attr")
+"""Nodes that hold a tensor from outside the graph."""
 TORCH_DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()} | {"int32": torch.int32}
 _EXACT = {("bf16", "fp32"), ("fp16", "fp32"), ("bf16", "fp64"), ("fp16", "fp64"), ("fp32", "fp64")}
 
@@ -249,7 +251,7 @@ def rows_may_be_padded(node: fx.Node) -> bool:
     while node.target in VIEWS | PERMUTES | {aten.expand.default}:
         node = node.args[0]  # type: ignore[assignment]
     value = tensor(node)
-    if value is None or node.op in ("placeholder", "get_attr"):
+    if value is None or node.op in HOLDERS:
         return False
     if config.triton_kernel_default_layout_constraint != "needs_fixed_stride_order":
         return True

@@ -122,6 +122,11 @@ class Group:
         """Indices of the main members with a branch, in graph order."""
         return tuple(main for main in self.mains if self.branches_of(main))
 
+    @property
+    def downs(self) -> tuple[int, ...]:
+        """Indices of the down members that branches read, each once."""
+        return tuple(dict.fromkeys(branch.down for branch in self.branches))
+
     def branches_of(self, main: int) -> tuple[Branch, ...]:
         """Branches joined to the main member with index ``main``, in graph order."""
         return tuple(branch for branch in self.branches if branch.main == main)

@@ -47,6 +47,11 @@ class TileConfig:
         return self.block_m == 1
 
     @property
+    def swaps_x(self) -> bool:
+        """Whether X is transposed as well; a single row is not: it is spread over the columns of a swapped tile."""
+        return self.swap_operands and not self.one_row
+
+    @property
     def elements_a_thread(self) -> float:
         """Elements of the tile that each thread accumulates."""
         return (self.block_k if self.one_row else self.block_m) * self.block_n / (32 * self.num_warps)

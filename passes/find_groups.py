@@ -13,7 +13,17 @@ import torch
 from torch import fx
 
 from fusioncc.decision import Rejected
-from fusioncc.graph import dtype_of, is_aligned, is_static, module_path, size_hint, size_symbol, storage_of, tensor
+from fusioncc.graph import (
+    HOLDERS,
+    dtype_of,
+    is_aligned,
+    is_static,
+    module_path,
+    size_hint,
+    size_symbol,
+    storage_of,
+    tensor,
+)
 from fusioncc.group import DTYPE_BYTES, Branch, Group, Member, Operand, Output, Role
 from fusioncc.passes.acyclic import keep_acyclic
 from fusioncc.passes.canonicalize import Gemm
@@ -170,7 +180,7 @@ def _weight(gemm: Gemm, k: int, n: int) -> Operand:
     storage = storage_of(gemm.weight)
     assert storage is not None
     strides = storage.strides[::-1] if gemm.transposed else storage.strides
-    made = storage.node.op not in ("placeholder", "get_attr")
+    made = storage.node.op not in HOLDERS
     return Operand(storage.node.name, (k, n), strides[-2:], dtype_of(storage.node), is_aligned(storage.node), made)
 
 

@@ -12,11 +12,8 @@ import torch
 from torch import fx
 
 from fusioncc.decision import Accepted, Decision, Rejected
-from fusioncc.graph import dtype_of, is_static, readers, tensor, trainable_inputs
+from fusioncc.graph import HOLDERS, dtype_of, is_static, readers, tensor, trainable_inputs
 from fusioncc.group import Group, Operand
-
-HOLDERS = ("placeholder", "get_attr")
-"""Nodes that hold a tensor from outside the graph."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def _way(
     group: Group, device: Device, added: tuple[int, ...], splits: tuple[int, ...], uniform: bool
 ) -> tuple[Step, ...]:
     """One way, in which a second launch adds something to the members ``added``."""
-    downs = tuple(dict.fromkeys(branch.down for branch in group.branches))
+    downs = group.downs
     workers = 0 if added else tma_workers(group, group.mains, device)
 
     def products() -> Iterator[tuple[Pool, ...]]:

@@ -46,12 +46,13 @@ def down_side(group: Group, downs: tuple[int, ...], tile: TileConfig) -> TileCon
 
 
 def down_pass(group: Group, consumers: int, *, early: bool = False, whole: bool = False) -> Step:
-    """One pass over X for all downs of the group, which ``consumers`` later launches join. Where those start ``early``
-    its time is hidden: few slices are enough, and their sum is unrolled. A single one of a
+    """One pass over X for all downs of the group, which ``consumers`` later launches join.
+
+    Where those start ``early`` its time is hidden: few slices are enough, and their sum is unrolled. A single one of a
     deep K would be seen: beside main tiles each of its loads waits its turn (measured on an H200: 3 to 5 us at 16 and
-    64 rows, K = 4096). One that also writes X is
-    never cut along K (``whole``), and has no tiles of one row."""
-    downs = tuple(dict.fromkeys(branch.down for branch in group.branches))
+    64 rows, K = 4096). One that also writes X is never cut along K (``whole``), and has no tiles of one row.
+    """
+    downs = group.downs
     columns = max(padded_rank(group.members[down].n) for down in downs)
     saved = any(branch.saved for branch in group.branches)
 

@@ -24,7 +24,7 @@ the work (the number of the prototype that ran at 1.03 times the GEMM alone)."""
 
 def two_pool_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
     """One way: all main members and their downs in one launch."""
-    downs = tuple(dict.fromkeys(branch.down for branch in group.branches))
+    downs = group.downs
     columns = max(padded_rank(group.members[down].n) for down in downs)
     saved = any(branch.saved for branch in group.branches)
     tiles = [*(knobs.TMA_TILES if tma_workers(group, group.mains, device) else ()), *knobs.SIDE_TILES]

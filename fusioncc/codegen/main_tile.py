@@ -59,7 +59,7 @@ class MainTile:
             sizes, starts = ("M", "K"), ("row_block * BLOCK_M", "k")
             return self._described("x", self.context.group.lhs, ("M", "K"), sizes, starts)
         axes = (self.read_rows, self.loop.axis)
-        return self.context.tile("x", self.context.group.lhs, axes, self._swap_x, self.loop.bounds)
+        return self.context.tile("x", self.context.group.lhs, axes, self.pool.tile.swaps_x, self.loop.bounds)
 
     @property
     def w(self) -> Tile | DescriptorTile:
@@ -184,11 +184,6 @@ class MainTile:
     @property
     def _swap(self) -> bool:
         return self.pool.tile.swap_operands
-
-    @property
-    def _swap_x(self) -> bool:
-        """A row stays one: it is spread over the columns of a swapped tile."""
-        return self._swap and not self.pool.tile.one_row
 
     @property
     def _k_split(self) -> tuple[Param, ...]:

@@ -49,8 +49,7 @@ def down_kernel(context: Context, pool: Pool) -> Kernel:
     width = max(context.group.k, pool.k_split * max(int(context.slices(down, 1).shape[2]) for down in pool.members))
     wide = wide_rows(context.group, width)
     rows, read_rows, write_rows = row_vectors(pool.tile, one_block=one_row_block(context.group, pool), wide=wide)
-    swap = pool.tile.swap_operands and not pool.tile.one_row
-    x = context.tile("x", context.group.lhs, (read_rows, loop.axis), swap, loop.bounds)
+    x = context.tile("x", context.group.lhs, (read_rows, loop.axis), pool.tile.swaps_x, loop.bounds)
     a_tiles = [low_rank.a_tile(loop.axis, loop.bounds) for low_rank in lows]
     body = (
         down_order(context.group, pool)

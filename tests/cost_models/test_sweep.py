@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from fusioncc.autotune import pick, rank
 from fusioncc.cost_models.launch import Launch
 from fusioncc.cost_models.launches import launches
 from fusioncc.cost_models.products import down_launch
@@ -97,3 +98,23 @@ def test_tiles_through_descriptors(shape: tuple[int, int, int, int]) -> None:
         assert cost is not None and cost.us == pytest.approx(measured, rel=0.15)
         pairs.append((cost.us, measured))
     assert regret(pairs) <= 1.02
+
+
+FASTEST = {
+    (1, 4096, 28672, 8): "split",
+    (16, 4096, 28672, 8): "split",
+    (256, 4096, 28672, 8): "split tma",
+    (512, 4096, 4096, 16): "split tma",
+    (2048, 4096, 4096, 16): "split tma",
+    (8192, 4096, 14336, 16): "split tma",
+    (64, 4096, 4096, 16): "inline",
+}
+"""The kind whose best launches add up to the least time, as measured one after another; what ``split`` gains from
+starting early may decide the other shapes of 64 rows."""
+
+
+@pytest.mark.parametrize("shape", FASTEST)
+def test_the_fastest_kind_is_picked(shape: tuple[int, int, int, int]) -> None:
+    schedule = pick(rank(lora(*shape), H200)).schedule
+    assert schedule is not None
+    assert schedule.kind + " tma" * any(pool.tile.tma for pool in schedule.pools) == FASTEST[shape]
