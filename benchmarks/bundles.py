@@ -4,8 +4,8 @@
 
 ``concatenated`` is one vendor GEMM over the concatenated weights, without adapters: what a bundle can hope for. Other
 columns get the products (and ``2 * linear(linear(x, A), B)`` on each) apart, as a model has them. Microseconds,
-CUDA-graph replay, weights rotated out of L2, median and half the interquartile range. Errors are the largest RMS of any
-output relative to fp64 on the card.
+CUDA-graph replay, weights rotated out of L2, median and half the interquartile range; the columns of a row take turns.
+Errors are the largest RMS of any output relative to fp64 on the card.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch._inductor.exc
 import torch.nn.functional as F
-from timing import facts, graph_us, on_parameters, sets_needed
+from timing import captured, facts, interleaved_us, on_parameters, sets_needed
 
 import fusioncc
 from fusioncc.packing import PACKED
@@ -75,12 +75,12 @@ def columns(names: list[str]) -> dict[str, Callable[[], Callable[..., Any]]]:
 
 
 def row(label: str, m: int, rank: int, names: list[str]) -> dict[str, Any]:
-    """One bundle at one M through every column; two rounds, the better median of each column counts."""
+    """One bundle at one M through every column, timed in turns."""
     sets = operands(m, BUNDLES[label], rank)
     x, weights, _ = sets[0]
     exact = bundle(x.double(), tuple(tuple(each.double() for each in member) for member in weights))
     result: dict[str, Any] = {"bundle": label, "m": m, "rank": rank}
-    ready: dict[str, list[Callable[[], Any]]] = {"concatenated": [lambda s=s: F.linear(s[0], s[2]) for s in sets]}
+    graphs = {"concatenated": captured([lambda s=s: F.linear(s[0], s[2]) for s in sets])}
     for name, make in columns(names).items():
         torch._dynamo.reset()
         started = time.time()
@@ -94,7 +94,7 @@ def row(label: str, m: int, rank: int, names: list[str]) -> dict[str, Any]:
         error = max(((o.double() - e).norm() / e.norm()).item() for o, e in zip(outputs, exact, strict=True))
         result[f"{name}_error"] = float(f"{error:.2e}")
         result[f"{name}_compile_s"] = round(time.time() - started, 1)
-        ready[name] = [lambda f=function, s=s: f(s[0], s[1]) for s in sets]
+        graphs[name] = captured([lambda f=function, s=s: f(s[0], s[1]) for s in sets])
         if name == "fusioncc":
             plans = fusioncc.plan_of(function)
             groups = [group for plan in plans for group in plan.groups]
@@ -102,11 +102,9 @@ def row(label: str, m: int, rank: int, names: list[str]) -> dict[str, Any]:
             result["launches"] = sum(group.after.kernels for group in groups)
             result["predicted"] = {c.kind: c.predicted_us for group in groups for c in group.candidates}
             result["plan"] = str([group.schedule.pools for group in groups])
-    for _ in range(2):
-        for name, calls in ready.items():
-            us, spread = graph_us(calls, target_ms=80.0)
-            if us < result.get(name, float("inf")):
-                result[name], result[f"{name}_spread"] = round(us, 2), round(spread, 2)
+    timed = interleaved_us(list(graphs.values()), len(sets), target_ms=120.0)
+    for name, (us, spread) in zip(graphs, timed, strict=True):
+        result[name], result[f"{name}_spread"] = round(us, 2), round(spread, 2)
     return result
 
 

@@ -3,7 +3,7 @@
     python benchmarks/llama_lora.py --out benchmarks/results/llama_lora.json
 
 The base model compiled, the LoRA model compiled, the LoRA model through fusioncc, in milliseconds of one forward
-without gradients (CUDA-graph replay, median); outputs compared with fp32 on the card.
+without gradients (CUDA-graph replay in turns, median); outputs compared with fp32 on the card.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
-from timing import facts, graph_us
+from timing import captured, facts, interleaved_us
 from transformers import LlamaConfig, LlamaModel
 
 import fusioncc
@@ -45,10 +45,9 @@ def adapted(base: torch.nn.Module, rank: int, fp32: bool) -> torch.nn.Module:
     return model.eval()
 
 
-def forward_ms(model: Any, embedded: torch.Tensor) -> tuple[float, float]:
-    """Median and spread of one forward, ms."""
-    us, spread = graph_us([lambda: model(inputs_embeds=embedded, use_cache=False)], target_ms=300.0)
-    return round(us / 1000, 4), round(spread / 1000, 4)
+def forward(model: Any, embedded: torch.Tensor) -> torch.cuda.CUDAGraph:
+    """One forward as a graph."""
+    return captured([lambda: model(inputs_embeds=embedded, use_cache=False)])
 
 
 def output(model: Any, embedded: torch.Tensor) -> torch.Tensor:
@@ -73,25 +72,27 @@ def main() -> None:
         torch._dynamo.reset()
         base = build(arguments.layers)
         compiled = torch.compile(base, dynamic=False)
-        row["base_compile"], row["base_compile_spread"] = forward_ms(compiled, embedded)
+        graphs = {"base_compile": forward(compiled, embedded)}
         model = adapted(base, arguments.rank, arguments.fp32_adapters)
         torch._dynamo.reset()
-        row["lora_eager"], row["lora_eager_spread"] = forward_ms(model, embedded)
+        graphs["lora_eager"] = forward(model, embedded)
         eager = output(model, embedded)
         torch._dynamo.reset()
         started = time.time()
         plain = torch.compile(model, dynamic=False)
-        row["lora_compile"], row["lora_compile_spread"] = forward_ms(plain, embedded)
+        graphs["lora_compile"] = forward(plain, embedded)
         row["lora_compile_s"] = round(time.time() - started, 1)
         compiled_output = output(plain, embedded)
         torch._dynamo.reset()
         started = time.time()
         fused = torch.compile(model, backend="fusioncc", dynamic=False, options={"on_error": "raise"})
-        row["lora_fusioncc"], row["lora_fusioncc_spread"] = forward_ms(fused, embedded)
+        graphs["lora_fusioncc"] = forward(fused, embedded)
         row["lora_fusioncc_s"] = round(time.time() - started, 1)
         fused_output = output(fused, embedded)
         plans = fusioncc.plan_of(fused)
         row["groups"] = {g.name: f"{g.schedule.kind} {g.insertion}" for plan in plans for g in plan.groups}
+        for name, (us, spread) in zip(graphs, interleaved_us(list(graphs.values()), 1, target_ms=300.0), strict=True):
+            row[name], row[f"{name}_spread"] = round(us / 1000, 4), round(spread / 1000, 4)
         exact = output(model.float(), embedded.float()).double()
         for name, value in (("eager", eager), ("compile", compiled_output), ("fusioncc", fused_output)):
             row[f"{name}_error"] = float(f"{((value.double() - exact).norm() / exact.norm()).item():.3e}")
@@ -107,7 +108,7 @@ def main() -> None:
         }
         body |= {"adapters": "fp32" if arguments.fp32_adapters else "bf16", "rows": rows}
         Path(arguments.out).write_text(json.dumps(body, indent=1) + "\n")
-        del base, model, compiled, plain, fused
+        del base, model, compiled, plain, fused, graphs
         torch.cuda.empty_cache()
 
 

@@ -4,7 +4,7 @@
 
 For each group and kind the model's best schedule and others down its ranking are compiled (in parallel, before
 anything is timed), checked against fp64, and timed with operands rotated out of L2. The vendor GEMM over the
-concatenated weights, without adapters, stands beside them.
+concatenated weights, without adapters, stands beside them. All of a group are timed in turns.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from fusioncc.autotune import best, ranked_pools
@@ -30,7 +31,8 @@ from fusioncc.schedule import SCHEDULES, Schedule
 
 EMITTED = tuple(kind for kind in SCHEDULES if kind in KINDS and kind not in PACKED)
 DEVICE = get_device("h200")
-LAYERS = [
+Layer = tuple[int, int, tuple[int, ...], int]
+LAYERS: list[Layer] = [
     (1, 4096, (28672,), 8),
     (16, 4096, (28672,), 8),
     (64, 4096, (28672,), 8),
@@ -43,6 +45,10 @@ LAYERS = [
     (8192, 4096, (14336,), 16),
     *((m, 4096, (4096, 1024, 1024), rank) for m in (1, 16, 64, 512, 2048) for rank in (16, 0)),
     *((m, 4096, (14336, 14336), rank) for m in (1, 64, 512, 2048) for rank in (16, 0)),
+    *((m, 4096, (4096, 1024, 1024), 16) for m in (128, 256, 1024)),
+    *((m, 4096, (14336, 14336), 16) for m in (128, 1024)),
+    *((m, 4096, (4096,), 16) for m in (128, 256, 512, 1024)),
+    *((m, 14336, (4096,), 16) for m in (1, 16, 256, 512, 2048)),
 ]
 """M, K, N of each main member, rank (0: no adapters)."""
 DOWN_THE_RANKING = (0, 1, 2, 4, 8, 16, 32, 64)
@@ -93,32 +99,40 @@ def build_one(job: tuple[Group, Schedule]) -> str:
     return ""
 
 
-def measured(group: Group, schedule: Schedule, rounds: int) -> dict[str, Any]:
-    """What one schedule is predicted and measured at, and whether it is right."""
-    from timing import graph_us, sets_needed
+def measured(layer: Layer, candidates: list[tuple[Group, Schedule, str]]) -> dict[str, Any]:
+    """What each schedule is predicted and measured at, and whether it is right; the vendor's GEMM beside them."""
+    from timing import captured, interleaved_us, sets_needed
 
     from fusioncc.runtime.load import load
 
-    emitted = emit(group, schedule, name="bench", tier="fp32", why="a benchmark")
-    module = load(emitted.name, emitted.source)
-    count = sets_needed(sum(operand.bytes for operand in emitted.operands))
-    sets = [module.draw(seed) for seed in range(count)]
-    wrong = module.check(sets[0])
-    us, spread = graph_us([lambda s=s: module.launch(*s) for s in sets], target_ms=8.0, rounds=rounds)
-    predicted = estimate(group, schedule, DEVICE)
-    return {
-        "kind": schedule.kind, "pools": describe_pools(schedule), "us": round(us, 2), "spread": round(spread, 2),
-        "predicted": round(predicted.us, 2) if predicted else None, "wrong": wrong,
-    }  # fmt: skip
-
-
-def alone(m: int, k: int, widths: tuple[int, ...]) -> float:
-    """The vendor GEMM over the concatenated weights, us."""
-    from timing import graph_us, sets_needed
-
-    make = lambda *s: torch.randn(*s, device="cuda", dtype=torch.bfloat16)
-    sets = [(make(m, k), make(sum(widths), k)) for _ in range(sets_needed(2 * k * (sum(widths) + m)))]
-    return round(graph_us([lambda s=s: torch.nn.functional.linear(*s) for s in sets])[0], 2)
+    m, k, widths, _ = layer
+    count = sets_needed(2 * k * (sum(widths) + m))
+    draw = lambda *shape: torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+    plain = [(draw(m, k), draw(sum(widths), k)) for _ in range(count)]
+    graphs = [captured([lambda s=s: torch.nn.functional.linear(*s) for s in plain])]
+    rows: list[dict[str, Any]] = []
+    timed: list[dict[str, Any]] = []
+    sets: list[Any] = []
+    for group, schedule, why in candidates:
+        rows.append({"kind": schedule.kind, "pools": describe_pools(schedule)})
+        if why:
+            rows[-1]["error"] = why
+            continue
+        emitted = emit(group, schedule, name="bench", tier="fp32", why="a benchmark")
+        module = load(emitted.name, emitted.source)
+        sets = sets or [module.draw(seed) for seed in range(count)]
+        predicted = estimate(group, schedule, DEVICE)
+        rows[-1] |= {
+            "schedule": msgspec.to_builtins(schedule),
+            "predicted": round(predicted.us, 2) if predicted else None,
+            "wrong": module.check(sets[0]),
+        }
+        graphs.append(captured([lambda s=s, launch=module.launch: launch(*s) for s in sets]))
+        timed.append(rows[-1])
+    (alone, _), *others = interleaved_us(graphs, count, target_ms=24.0, rounds=6)
+    for row, (us, spread) in zip(timed, others, strict=True):
+        row |= {"us": round(us, 2), "spread": round(spread, 2)}
+    return {"layer": layer, "alone": round(alone, 2), "schedules": rows}
 
 
 def main() -> None:
@@ -151,10 +165,8 @@ def main() -> None:
         mine = [
             (group, schedule, why) for (of, group, schedule), why in zip(jobs, problems, strict=True) if of == layer
         ]
-        row: dict[str, Any] = {"layer": layer, "alone": alone(*layer[:3]), "schedules": []}
-        for group, schedule, why in mine:
-            failed = {"kind": schedule.kind, "pools": describe_pools(schedule), "error": why}
-            row["schedules"].append(failed if why else measured(group, schedule, rounds=5))
+        row = measured(layer, mine)
+        torch.cuda.empty_cache()
         rows.append(row)
         summary(row)
         body = {**facts(), "unit": "us", "rows": rows}

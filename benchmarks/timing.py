@@ -33,8 +33,8 @@ def on_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda x, *weights: function(x, *tree_map(parameter, weights))
 
 
-def graph_us(calls: Sequence[Callable[[], Any]], target_ms: float = 60.0, rounds: int = 15) -> tuple[float, float]:
-    """Median and spread (half the interquartile range) of one call, us; ``calls`` follow each other in one graph."""
+def captured(calls: Sequence[Callable[[], Any]]) -> torch.cuda.CUDAGraph:
+    """One graph in which ``calls`` follow each other; each has run once before."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream), torch.no_grad():
         for call in calls:
@@ -44,9 +44,23 @@ def graph_us(calls: Sequence[Callable[[], Any]], target_ms: float = 60.0, rounds
     with torch.no_grad(), torch.cuda.graph(graph, stream=stream):
         for call in calls:
             call()
+    return graph
+
+
+def graph_us(calls: Sequence[Callable[[], Any]], target_ms: float = 60.0, rounds: int = 15) -> tuple[float, float]:
+    """Median and spread (half the interquartile range) of one call, us; ``calls`` follow each other in one graph."""
+    (timed,) = interleaved_us([captured(calls)], len(calls), target_ms, rounds)
+    return timed
+
+
+def interleaved_us(
+    graphs: Sequence[torch.cuda.CUDAGraph], calls: int, target_ms: float = 60.0, rounds: int = 15
+) -> list[tuple[float, float]]:
+    """Median and spread of one of the ``calls`` in each graph, us. Rounds go through all graphs: a card that warms up
+    and is clocked down does so for each of them. ``target_ms`` is the time for one graph."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
-    def replay(times: int) -> float:
+    def replay(graph: torch.cuda.CUDAGraph, times: int) -> float:
         start.record()
         for _ in range(times):
             graph.replay()
@@ -54,10 +68,13 @@ def graph_us(calls: Sequence[Callable[[], Any]], target_ms: float = 60.0, rounds
         end.synchronize()
         return start.elapsed_time(end) / times
 
-    replay(2)
-    once = replay(2)
-    times = max(1, int(target_ms / rounds / max(once, 1e-3)))
-    samples = sorted(1000 * replay(times) / len(calls) for _ in range(rounds))
+    once = [(replay(graph, 2), replay(graph, 2))[1] for graph in graphs]
+    times = [max(1, int(target_ms / rounds / max(each, 1e-3))) for each in once]
+    samples = [[1000 * replay(*each) / calls for each in zip(graphs, times, strict=True)] for _ in range(rounds)]
+    return [_summary(sorted(mine)) for mine in zip(*samples, strict=True)]
+
+
+def _summary(samples: list[float]) -> tuple[float, float]:
     quarter = len(samples) // 4
     return statistics.median(samples), (samples[-1 - quarter] - samples[quarter]) / 2
 

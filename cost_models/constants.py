@@ -64,10 +64,18 @@ LAST_JOIN_US = 1.2
 """Reading the partial sums and B behind the K loop, us, for the last programs of a launch: the others' hide behind
 loads."""
 
+TMA_JOIN_US = 2.5
+"""The same for each tile of a persistent program, us, beside the slices that each reads (``SLICE_US_KB``). Fitted at
+256 to 8192 rows, 1 to 27 tiles a program."""
+
 BESIDE_TILE_US = 0.4
 """Tile of X or of an A in a K step of a down pass beside main tiles that stream from memory, us: each load waits its
 turn. Measured with one branch: 16 steps hide behind main tiles of 14 us, 32 show by 4 to 5 us, 56 by 12 behind tiles of
 36; with three at one row 0.16, where the loads are not pipelined."""
+
+BESIDE_TMA_US = 1.0
+"""The same beside main tiles through TMA, us for all of a step. Measured with one branch: 16 steps hide behind tiles of
+20 us, 56 behind tiles of 56."""
 
 ROW_STEP_US = 0.5
 """K step of a down tile of one row, us: few programs, which hide nothing of each other. Measured: 0.6 beside main
@@ -97,6 +105,10 @@ shapes of the sweep: the largest that leaves inline and split in their measured 
 EMITTED_MMA = 1.15
 """MMA rate of an emitted tile over the device's (a sustained rate of a whole GEMM): 0.87 of the H200's datasheet. What
 narrow tiles lose is in their traffic through the L2. Fitted on the sweep."""
+
+SMALL_TILE, SMALL_TMA = 64 * 128, 0.75
+"""Elements of the output, and factor on a TMA tile of no more. Fitted with 64x128: 15 to 18 us a tile of K = 4096 and
+56 of 14336, at 128 to 512 rows."""
 
 NO_WGMMA = 0.38
 """Factor on a Hopper tile whose MMA rows are fewer than 64 (it falls back to the warp-level MMA). Fitted on the

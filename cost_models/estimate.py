@@ -3,7 +3,7 @@
 from fusioncc.cost_models.cost import ADDED, OVERLAPPING, Cost
 from fusioncc.cost_models.launch import Launch
 from fusioncc.cost_models.launches import launches
-from fusioncc.cost_models.overlap import hides, overlapped, started_early
+from fusioncc.cost_models.overlap import exposed_us, hides, overlapped, started_early
 from fusioncc.cost_models.tiles import grid_cost
 from fusioncc.cost_models.traffic import warm_names
 from fusioncc.cost_models.vendor import pointwise_cost, vendor_cost
@@ -38,7 +38,8 @@ def estimate(group: Group, schedule: Schedule, device: Device, tier: str = "fp32
         if cost is None:
             return None
         if launch.pool is not None and launch.pool.dependent and costs:
-            cost = started_early(costs.pop(), cost, before if hides(before, launch) else None)
+            hidden = exposed_us(before, launch, cost) if before and hides(before, launch, device) else None
+            cost = started_early(costs.pop(), cost, hidden)
         before = launch
         (beside if launch.beside else costs).append(cost)
     costs += [overlapped(beside)] if beside else []

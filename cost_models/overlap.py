@@ -6,6 +6,9 @@ from math import ceil
 from fusioncc.cost_models import constants as c
 from fusioncc.cost_models.cost import Cost
 from fusioncc.cost_models.launch import Launch
+from fusioncc.cost_models.resources import RESERVED_BYTES, occupancy, shared_bytes
+from fusioncc.cost_models.tiles import grid_tiles
+from fusioncc.device import Device
 
 
 def overlapped(costs: Sequence[Cost]) -> Cost:
@@ -25,21 +28,21 @@ def overlapped(costs: Sequence[Cost]) -> Cost:
     )
 
 
-def exposed_us(down: Launch, cost: Cost) -> float:
+def exposed_us(down: Launch, launch: Launch, cost: Cost) -> float:
     """What remains to be seen of a down pass beside main tiles that join last, us: they wait first when those of one
     wave are through with their K loops."""
-    assert down.pool is not None
+    assert down.pool is not None and launch.pool is not None
     steps = ceil(ceil(down.k / down.pool.k_split) / down.pool.tile.block_k)
-    tiles = 1 + len(down.ranks)
+    step = max(c.BESIDE_TILE_US * (1 + len(down.ranks)), c.BESIDE_TMA_US if launch.pool.tile.tma else 0.0)
     window = (cost.us - cost.launch) / max(cost.waves, 1.0)
-    return max(c.BESIDE_TILE_US * tiles * steps - c.EARLY_START_US - window, 0.0)
+    return max(step * steps - c.EARLY_START_US - window, 0.0)
 
 
-def started_early(before: Cost, cost: Cost, hidden: Launch | None) -> Cost:
-    """A launch and the dependent one behind it. Main tiles that join last hide a down pass, which runs beside them:
-    that is ``hidden``. Others wait first, and save most of the gap between launches."""
-    if hidden is not None:
-        us = before.launch + c.EARLY_START_US + cost.us - cost.launch + exposed_us(hidden, cost)
+def started_early(before: Cost, cost: Cost, exposed: float | None) -> Cost:
+    """A launch and the dependent one behind it. Main tiles that join last hide a down pass, which runs beside them, but
+    for what is ``exposed`` of it, us; others (None) wait first, and save most of the gap between launches."""
+    if exposed is not None:
+        us = before.launch + c.EARLY_START_US + cost.us - cost.launch + exposed
     else:
         us = before.us + max(cost.us - c.EARLY_SAVES_US, 0.0)
     dram, l2, mma = before.dram + cost.dram, before.l2 + cost.l2, before.mma + cost.mma
@@ -58,7 +61,28 @@ def started_early(before: Cost, cost: Cost, hidden: Launch | None) -> Cost:
     )
 
 
-def hides(before: Launch | None, launch: Launch) -> bool:
-    """Whether a launch is one of main tiles that start beside a down pass and join last."""
-    early = launch.joins_last and launch.pool is not None and launch.pool.dependent
-    return early and before is not None and before.body == "down"
+def hides(before: Launch, launch: Launch, device: Device) -> bool:
+    """Whether a launch is one of main tiles that run beside a down pass and join last.
+
+    They find room beside it: on the same multiprocessors, or on others. Where neither is so, those of a launch that
+    never leave their multiprocessor, or of a single wave, come as late as if they had waited.
+    """
+    if before.body != "down" or not launch.joins_last or launch.pool is None:
+        return False
+    return launch.pool.dependent and (_together(before, launch, device) or _apart(before, launch, device))
+
+
+def _together(down: Launch, launch: Launch, device: Device) -> bool:
+    """Whether a multiprocessor holds a program of each."""
+    shared = sum(shared_bytes(each, device) + RESERVED_BYTES for each in (down, launch))
+    return shared <= device.shared_bytes_sm
+
+
+def _apart(down: Launch, launch: Launch, device: Device) -> bool:
+    """Whether multiprocessors that the down pass leaves free, over which its programs spread first, hold all the main
+    tiles; or, for tiles of several waves, enough of them in time."""
+    assert launch.pool is not None
+    needed = ceil(grid_tiles(launch) / occupancy(launch, device))
+    if launch.pool.workers is None and needed > device.multiprocessors:
+        return True
+    return grid_tiles(down) + min(needed, launch.pool.workers or needed) <= device.multiprocessors

@@ -80,16 +80,17 @@ def shared_bytes(launch: Launch, device: Device) -> int:
 
 def _shared_bytes(launch: Launch, device: Device) -> int:
     """Of one part. The loop holds its operand tiles once for each stage (one stage less before Hopper), the 16-bit
-    pieces of fp32 adapters, and what a ``join`` read before it. Staging the output tile comes after, in the same
-    memory, but beside it in a persistent kernel. Exact for kernels that Triton 3.7 compiled for capability 90, with
-    16-bit operands and 64 rows or more.
+    pieces of fp32 adapters, and what a ``join`` read before it; what it reads behind it takes the same memory. So does
+    staging the output tile, which in a persistent kernel lies beside it. Exact for kernels that Triton 3.7 compiled for
+    capability 90, with 16-bit operands and 64 rows or more.
     """
     assert launch.pool is not None
     tile = launch.pool.tile
     if tile.one_row:
         return ROW_SUM_BYTES * columns(launch) * tile.num_warps
     buffers = tile.num_stages - (device.capability < 90)
-    loop = max(1, buffers) * step_bytes(launch) + (_joined_bytes(launch) if launch.body == "join" else _pieces(launch))
+    loop, joined = max(1, buffers) * step_bytes(launch), _joined_bytes(launch) if launch.body == "join" else 0
+    loop = max(loop, joined) if launch.pool.joins_last else loop + joined + _pieces(launch)
     if launch.body == "inline" and launch.unit == "tf32" and device.capability < 90:
         loop += tile.block_m * tile.block_k * launch.x_element  # X rounded for both products, once: Triton 3.8
     output = tile.block_m * columns(launch) * (4 if launch.body == "down" else launch.out_element)
@@ -100,8 +101,10 @@ def _shared_bytes(launch: Launch, device: Device) -> int:
 
 
 def _pieces(launch: Launch) -> int:
-    """Bytes of the 16-bit pieces of fp32 adapters in one step."""
+    """Bytes of the 16-bit pieces of fp32 adapters in one step of a loop that reads A."""
     assert launch.pool is not None
+    if launch.body == "join":
+        return 0
     return launch.pool.tile.block_k * 2 * sum(rank.padded * rank.pieces for rank in launch.ranks if rank.pieces > 1)
 
 

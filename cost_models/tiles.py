@@ -22,6 +22,17 @@ def shares(tiles: int, workers: int) -> dict[int, int]:
     return {count: who for count, who in ((low + 1, more), (low, workers - more)) if who}
 
 
+def grid_tiles(launch: Launch) -> int:
+    """Tiles of an emitted launch, those of all its parts."""
+    return sum(_part_tiles(part) for part in launch.parts)
+
+
+def _part_tiles(part: Launch) -> int:
+    assert part.pool is not None
+    tile, columns = part.pool.tile, part.pool.tile.block_n if part.body == "down" else part.n
+    return tile_count(part.m, columns, tile.block_m, tile.block_n, part.pool.k_split)
+
+
 def unit_tflops(unit: str, device: Device) -> float:
     """Rate of an arithmetic unit, TFLOP/s."""
     return {"bf16": device.bf16_tflops, "tf32": device.tf32_tflops, "fp32": device.fp32_tflops}[unit]
@@ -31,8 +42,11 @@ def mma_fraction(launch: Launch, device: Device) -> float:
     """MMA rate of the tiles of an emitted launch over the device's."""
     if launch.unit == "fp32":
         return c.FMA_RATE
+    assert launch.pool is not None
     rounding = c.TF32_RATE if launch.unit == "tf32" else 1.0
-    return c.EMITTED_MMA * rounding * (c.NO_WGMMA if _warp_level_hopper(launch, device) else 1.0)
+    tile = launch.pool.tile
+    small = c.SMALL_TMA if tile.tma and tile.block_m * tile.block_n <= c.SMALL_TILE else 1.0
+    return c.EMITTED_MMA * rounding * small * (c.NO_WGMMA if _warp_level_hopper(launch, device) else 1.0)
 
 
 def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | None:
@@ -61,7 +75,7 @@ def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | No
     longest = (max(grid.l2 for grid in grids), max(grid.mma for grid in grids))
     busy = (dram, max(busiest * tile_l2, longest[0]), max(busiest * tile_mma, longest[1]))
     chain = ceil(busiest / resident) * max(grid.chain for grid in grids)
-    join = max(map(_join_us, launch.parts))
+    join = max(_join_us(part, busiest) for part in launch.parts)
     return Cost(
         dram=dram,
         l2=spread * tile_l2,
@@ -88,11 +102,9 @@ class _Grid:
 
 def _grid(part: Launch, device: Device) -> _Grid:
     assert part.pool is not None
-    tile, down = part.pool.tile, part.body == "down"
-    slices = part.pool.k_split
-    steps = ceil(ceil(part.k / slices) / tile.block_k)
-    tiles = tile_count(part.m, tile.block_n if down else part.n, tile.block_m, tile.block_n, slices)
-    return _Grid(tiles, _l2_us(part, steps, device), _mma_us(part, steps, device), _chain_us(part, steps, device))
+    steps = ceil(ceil(part.k / part.pool.k_split) / part.pool.tile.block_k)
+    times = (_l2_us(part, steps, device), _mma_us(part, steps, device), _chain_us(part, steps, device))
+    return _Grid(_part_tiles(part), *times)
 
 
 def _warp_level_hopper(launch: Launch, device: Device) -> bool:
@@ -120,12 +132,16 @@ def _mma_us(launch: Launch, steps: int, device: Device) -> float:
     return work / (tflops * 1e6 / device.multiprocessors)
 
 
-def _join_us(launch: Launch) -> float:
-    """What a join costs beyond the chain of its program, us: the last programs have nothing to hide it."""
+def _join_us(launch: Launch, tiles: int) -> float:
+    """What a join costs beyond the chain of its program, us: the last programs have nothing to hide it, and persistent
+    ones hide those of none of their ``tiles`` behind a K loop."""
     if launch.body != "join":
         return 0.0
     assert launch.pool is not None
-    return slice_us(launch) * launch.slices + (c.LAST_JOIN_US if launch.joins_last else 0.0)
+    read = slice_us(launch) * launch.slices
+    if launch.pool.tile.tma and launch.pool.joins_last:
+        return (c.TMA_JOIN_US + read) * tiles
+    return read + (c.LAST_JOIN_US if launch.joins_last else 0.0)
 
 
 def slice_us(launch: Launch) -> float:

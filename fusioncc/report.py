@@ -161,6 +161,7 @@ def describe_pool(pool: Pool) -> str:
         f"{pool.workers} workers" if pool.workers is not None else "",
         f"chunks of {pool.chunk}" if pool.chunk is not None else "",
         "starts during the launch before" if pool.dependent else "",
+        "joins last" if pool.joins_last else "",
     ]
     return ", ".join(part for part in parts if part)
 

@@ -57,10 +57,6 @@ class TileConfig:
         return (self.block_k if self.one_row else self.block_m) * self.block_n / (32 * self.num_warps)
 
 
-WAITING_ROWS = 64
-"""Rows of a tile up to which it waits for memory rather than for the tensor cores. A dependent launch of such tiles
-joins behind its K loop; larger ones pay more for a second product there (measured on an H200: 1 to 2 % at 256 to 2048
-rows)."""
 UNROLLED_SLICES = 8
 """Slices of K up to which their sum is unrolled; 32 unrolled loads spilled 1168 bytes (64 rows, 4 warps)."""
 LEAST_RANK = 16
@@ -76,18 +72,21 @@ WARP_GROUP_ROWS = 64
 """Rows from which Triton uses Hopper's warp-group MMA."""
 
 
-def mixes_mma(tile: TileConfig, ranks: tuple[int, ...], *, main: bool) -> bool:
-    """Whether one loop multiplies the same X on warp groups and on single warps: with A of these padded ranks, and in a
-    ``main`` tile with W too.
+def overwrites_x(tile: TileConfig, ranks: tuple[int, ...], *, main: bool = False, stored: bool = False) -> bool:
+    """Whether a loop would overwrite its X in shared memory while a warp-group MMA still reads it.
 
-    Triton 3.6 then overwrites the shared X tile while the warp-group MMA still reads it: results vary from run to run
-    (measured on an H200, bf16: inline with ``block_n`` 128 and 256; a down tile with ranks 16 and 64). A swapped tile
+    Triton (3.6 and 3.7) keeps one step more of an operand that only such MMAs read, since the one of the step before
+    still runs; but not where something else reads it too: an MMA on single warps, with another A of these padded ranks
+    or, in a ``main`` tile, with W; or a store of X. Results then vary from run to run (measured on an H200, bf16:
+    inline with ``block_n`` 128 and 256; a down tile with ranks 16 and 64; ``k_concat`` with rank 128). A swapped tile
     puts ``block_n`` and the ranks on the row side, where 64 make the difference.
     """
-    sides = (*ranks, *((tile.block_n,) if main else ()))
-    if not ranks or not tile.swap_operands or tile.one_row or max(sides) < WARP_GROUP_ROWS:
+    if not ranks or tile.one_row:
         return False
-    return main or min(sides) < WARP_GROUP_ROWS
+    sides = (*ranks, *((tile.block_n,) if main else ())) if tile.swap_operands else (tile.block_m,)
+    if max(sides) < WARP_GROUP_ROWS:
+        return False
+    return stored or (tile.swap_operands and (main or min(sides) < WARP_GROUP_ROWS))
 
 
 COMPENSATED_STEP = 32
@@ -120,13 +119,9 @@ class Pool:
     dependent: bool = False
     """Starts while the launch before it still runs, and waits for it before reading what it writes (programmatic
     dependent launch, Hopper on)."""
-
-    @property
-    def joins_last(self) -> bool:
-        """Whether main tiles of ``split`` read the down products behind their K loop, not before it. Tiles through TMA
-        wait before they make descriptors."""
-        waiting = self.dependent and self.tile.block_m <= WAITING_ROWS and not self.tile.tma
-        return self.role == "main" and (self.tile.one_row or waiting)
+    joins_last: bool = False
+    """Main tiles of ``split`` read the down products behind their K loop, not before it: a dependent launch then waits
+    there."""
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ class Gemm:
     beta: float = 1.0
     transposed: bool = False
     """The weight node is ``[N, K]`` (linear)."""
+    padded_lhs: fx.Node | None = None
+    """What the op reads in the place of ``lhs``, where that is padded."""
 
 
 def canonicalize(graph: fx.Graph) -> tuple[Gemm, ...]:
@@ -71,7 +73,9 @@ def _product(
     x, w, out = tensor(lhs), tensor(weight), tensor(node)
     if x is None or w is None or out is None or not x.dim() or w.dim() < 2:
         return None
+    given = lhs
     lhs, weight, result = _unpad(node, lhs, weight, transposed)
+    padded = None if given is lhs else given
     x, w, out = tensor(lhs), tensor(weight), tensor(result)
     assert x is not None and w is not None and out is not None
     k, n = x.shape[-1], out.shape[-1]
@@ -80,7 +84,9 @@ def _product(
         batch = w.shape[0]
     m = product(x.shape[:-1]) if same_size(batch, 1) else x.shape[-2]
     bias, addend = _read_added(added, result, beta)
-    return Gemm(node, result, lhs, value_key(lhs), weight, m, n, k, batch, bias, addend, alpha, beta, transposed)
+    return Gemm(
+        node, result, lhs, value_key(lhs), weight, m, n, k, batch, bias, addend, alpha, beta, transposed, padded
+    )
 
 
 def product_nodes(gemm: Gemm) -> set[fx.Node]:

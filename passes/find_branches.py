@@ -74,6 +74,7 @@ def find_branches(gemms: tuple[Gemm, ...]) -> dict[fx.Node, LowRankPair]:
         down = by_result.get(source)
         if down is None or down is up or down.addend is not None or not _fits(down, up):
             continue
+        inner = inner if up.padded_lhs is None else (up.padded_lhs, *inner)
         sources = sources_of(down.lhs)
         branches[up.node] = LowRankPair(down, up, sources[-1].key, sources[-1].scale, on_down, inner, sources)
     return branches

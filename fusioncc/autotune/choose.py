@@ -77,6 +77,8 @@ def ranked_pools(group: Group, device: Device, schedule: Schedule, tier: str = "
         ValueError: the schedule was not chosen here.
     """
     launched = schedule.by_launch()
+    if not launched:
+        return ()
     signature = group.signature()
     for way in range(len(KINDS[schedule.kind].ways(signature, device))):
         ranked = _ranked_pools(signature, device, schedule.kind, way, tier)
@@ -131,14 +133,15 @@ def _ranked_pools(group: Group, device: Device, kind: str, way: int, tier: str) 
     if not all(space.legal for space in found):
         return ()
     warm = _warm(group, device, kind, found, tier)
+    timed = [_timed(space, names, device) for space, names in zip(found, warm, strict=False)]
+    if not all(timed):
+        return ()
     ranked: list[tuple[Pools, ...]] = []
     consumer: _Timed | None = None
-    for space, names in reversed(list(zip(found, warm, strict=False))):
-        timed = _ranked(space, names, device, consumer)
-        if not timed:
-            return ()
-        consumer = timed[0]
-        ranked.append(tuple(each.choice.pools for each in timed))
+    for at in reversed(range(len(found))):
+        order = _in_order(timed[at], found[at].consumers, timed[at - 1] if at else [], consumer, device)
+        consumer = order[0]
+        ranked.append(tuple(each.choice.pools for each in order))
     return tuple(reversed(ranked))
 
 
@@ -156,33 +159,48 @@ def _warm(group: Group, device: Device, kind: str, found: tuple[Space, ...], tie
 
 @dataclass(frozen=True)
 class _Timed:
-    """A choice with its cost, and what it adds to the time of the schedule, us."""
+    """A choice with its cost by itself."""
 
     choice: Choice
     cost: Cost
-    us: float
 
 
-def _ranked(space: Space, warm: frozenset[str], device: Device, consumer: _Timed | None) -> list[_Timed]:
-    """What one launch may be, best first, given what the ``consumer`` of its partial sums prefers to be; of equal ones
-    the shorter, then in order."""
-    timed: list[_Timed] = []
-    for choice in space.legal:
-        cost = launch_cost(choice.launch, warm, device)
-        if cost is not None:
-            us = cost.us
-            if consumer is not None and hides(choice.launch, consumer.choice.launch):
-                us = exposed_us(choice.launch, consumer.cost)
-            timed.append(_Timed(choice, cost, us + _added_later(space, choice.pools, consumer)))
-    return sorted(timed, key=lambda each: (each.us, each.cost.us))
+def _timed(space: Space, warm: frozenset[str], device: Device) -> list[_Timed]:
+    """The legal choices of a launch that can be estimated."""
+    costs = ((choice, launch_cost(choice.launch, warm, device)) for choice in space.legal)
+    return [_Timed(choice, cost) for choice, cost in costs if cost is not None]
 
 
-def _added_later(space: Space, pools: Pools, consumer: _Timed | None) -> float:
+def _in_order(
+    choices: list[_Timed], consumers: int, before: list[_Timed], consumer: _Timed | None, device: Device
+) -> list[_Timed]:
+    """What one launch may be, best first, by what it adds to the time of the schedule; of equal ones the shorter, then
+    in order. A down pass is given what the ``consumer`` of its partial sums prefers to be; persistent main tiles that
+    may hide one leave room for the best of those ``before`` them."""
+
+    def us(each: _Timed) -> float:
+        pool = each.choice.launch.pool
+        room = pool is not None and pool.dependent and pool.joins_last and pool.workers is not None
+        hidden = min((_seen_us(down, each, device) for down in before), default=0.0) if room else 0.0
+        alone = each.cost.us if consumer is None else _seen_us(each, consumer, device)
+        return alone + hidden + _added_later(consumers, each.choice.pools, consumer)
+
+    return sorted(choices, key=lambda each: (us(each), each.cost.us))
+
+
+def _seen_us(down: _Timed, consumer: _Timed, device: Device) -> float:
+    """What is seen of a launch in front of another, us."""
+    if hides(down.choice.launch, consumer.choice.launch, device):
+        return exposed_us(down.choice.launch, consumer.choice.launch, consumer.cost)
+    return down.cost.us
+
+
+def _added_later(consumers: int, pools: Pools, consumer: _Timed | None) -> float:
     """What the slices of a down pass cost those that add them, us."""
     if consumer is None:
         return 0.0
     each = max(map(slice_us, consumer.choice.launch.parts))
-    return space.consumers * each * max((pool.k_split for pool in pools if pool.role == "down"), default=0)
+    return consumers * each * max((pool.k_split for pool in pools if pool.role == "down"), default=0)
 
 
 @lru_cache(maxsize=1024)

@@ -7,7 +7,7 @@ from itertools import product
 from fusioncc.cost_models.launch import Launch
 from fusioncc.cost_models.resources import accumulators, shared_bytes
 from fusioncc.device import Device
-from fusioncc.schedule import COMPENSATED_STEP, WAITING_ROWS, TileConfig, mixes_mma
+from fusioncc.schedule import COMPENSATED_STEP, TileConfig, overwrites_x
 
 BLOCK_M = (16, 32, 64, 128, 256)
 BLOCK_N = (16, 32, 64, 128, 256)
@@ -32,19 +32,22 @@ ROW_ACCUMULATORS = (16, 64)
 """Columns and K steps of tiles of one row, and accumulators of a thread. Measured on an H200 (K = 4096, N = 6144 and
 28672): these take 13.6 to 14.5 us and 54.7 to 56.5, where the vendor GEMM takes 16.1 and 57.5; shorter steps, 8
 columns or 2 warps take up to 20 and 95."""
+WAITING_ROWS = 64
+"""Rows of a tile up to which it waits for memory rather than for the tensor cores."""
 FEW_ROWS = 16
 """Row blocks up to this may be computed transposed: N becomes the M side of the MMA."""
 WIDEST_OF_FEW = 128
 """Widest block of so few rows: wider ones leave multiprocessors without a tile, and nothing was measured there."""
 
 TMA_TILES = (
-    TileConfig(128, 256, 64, 8, 3, tma=True),
-    TileConfig(128, 128, 64, 4, 4, tma=True),
+    TileConfig(128, 256, 64, 8, 3, tma=True, epilogue_subtiles=2),
     TileConfig(128, 128, 64, 8, 4, tma=True),
+    TileConfig(64, 128, 64, 4, 6, tma=True),
 )
-"""Main tiles through TMA descriptors that came near the vendor GEMM on an H200, with a low-rank join. 64x256 with 4
-warps comes nearer at 512 rows and N = 28672 (206 us, 128x256: 215), but took 155 us where 128x256 took 102 (2048 rows,
-K = N = 4096), and 69.6 at 64 rows where pointers took 62.5."""
+"""Main tiles through TMA descriptors that came first somewhere at 128 to 8192 rows on an H200, with a low-rank join.
+Stored in halves, the widest leave room for down tiles beside them, and are as fast as whole. 64x256 took 155 us where
+128x256 took 102 (2048 rows, K = N = 4096); 4 stages of 128x256, and 256x128, were no faster; 5 stages of 128x128 gained
+3 % at 512 rows of gate/up, and lost 20 % at 1024 and 2048 of q/k/v."""
 
 SIDE_TILES = (
     TileConfig(16, 64, 128, 4, 4, swap_operands=True),
@@ -103,6 +106,16 @@ def _steps(steps: tuple[int, ...], depth: int) -> list[int]:
     return sorted({min(step, longest) for step in steps})
 
 
+def joins_last(tile: TileConfig, early: bool) -> bool:
+    """Whether main tiles of ``split`` read the down products behind their K loop, not before it.
+
+    Tiles of one row add up behind it anyway. A launch that starts ``early`` has its K loop to hide the down pass: worth
+    it for tiles that wait for memory, and for those through TMA, which are as fast so as the others or up to a quarter
+    faster (measured on an H200 at 128 to 8192 rows). Larger tiles through pointers lost 1 to 2 %.
+    """
+    return tile.one_row or (early and (tile.tma or tile.block_m <= WAITING_ROWS))
+
+
 def down_step(tile: TileConfig) -> int:
     """K step of down tiles beside such a main tile: longer, as they are narrow, unless short steps were wanted."""
     return tile.block_k if tile.block_k <= COMPENSATED_STEP else 128
@@ -121,8 +134,8 @@ def prune(launch: Launch, device: Device) -> str:
     for part in launch.parts:
         assert part.pool is not None
         ranks = () if part.body == "join" else tuple(rank.padded for rank in part.ranks)
-        if mixes_mma(part.pool.tile, ranks, main=part.body == "inline"):
-            return "warp-group and warp-level MMA in one loop (wrong results with Triton 3.6)"
+        if overwrites_x(part.pool.tile, ranks, main=part.body == "inline"):
+            return "a loop that overwrites X while a warp-group MMA reads it (Triton 3.6)"
         if part.body == "inline" and part.ranks and part.pool.tile.num_stages == STAGES[-1]:
             return f"{STAGES[-1]} stages beside A (slower than fewer where it was measured)"
         compensated = part.unit == "fp32" and part.k and not part.pool.tile.one_row

@@ -7,7 +7,7 @@ from fusioncc.autotune import knobs
 from fusioncc.descriptors import TMA_CAPABILITY, refusal
 from fusioncc.device import DEPENDENT_CAPABILITY, Device
 from fusioncc.group import Group
-from fusioncc.schedule import UNROLLED_SLICES, Pool, TileConfig, mixes_mma, padded_rank
+from fusioncc.schedule import UNROLLED_SLICES, Pool, TileConfig, overwrites_x, padded_rank
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,17 @@ def starts_early(group: Group, device: Device) -> bool:
     return device.capability >= DEPENDENT_CAPABILITY and not made
 
 
-def down_side(group: Group, downs: tuple[int, ...], tile: TileConfig) -> TileConfig:
-    """The tile of a down pass beside such a main tile: not swapped where its ranks would mix MMA kinds."""
+def keeps_downs(group: Group) -> bool:
+    """Whether what the down products read stays allocated behind them: the graph makes none of it."""
+    downs = [group.members[down] for down in group.downs]
+    return not any(operand is not None and operand.made for down in downs for operand in (down.weight, down.bias))
+
+
+def down_side(group: Group, downs: tuple[int, ...], tile: TileConfig, *, stored: bool = False) -> TileConfig:
+    """The tile of a down pass beside such a main tile: not swapped where it would overwrite X, which may be ``stored``
+    as well."""
     ranks = tuple(padded_rank(group.members[down].n) for down in downs)
-    return replace(tile, swap_operands=False) if mixes_mma(tile, ranks, main=False) else tile
+    return replace(tile, swap_operands=False) if overwrites_x(tile, ranks, stored=stored) else tile
 
 
 def down_pass(group: Group, consumers: int, *, early: bool = False, whole: bool = False) -> Step:
@@ -61,8 +68,11 @@ def down_pass(group: Group, consumers: int, *, early: bool = False, whole: bool 
         most = UNROLLED_SLICES if early else max(knobs.K_SPLIT)
         splits = [k_split for k_split in knobs.K_SPLIT if least <= k_split <= most]
         row = one_row(group, downs) and not whole
-        for tile in knobs.row_down_tiles(columns, group.k) if row else knobs.down_tiles(columns):
+        tiles = knobs.row_down_tiles(columns, group.k) if row else knobs.down_tiles(columns)
+        for tile in (down_side(group, downs, each, stored=whole) for each in tiles):
+            if whole and overwrites_x(tile, (columns,), stored=True):
+                continue
             for k_split in (1,) if whole or saved else splits:
-                yield (Pool("down", downs, down_side(group, downs, tile), 0, k_split=k_split),)
+                yield (Pool("down", downs, tile, 0, k_split=k_split),)
 
     return Step(downs, pools, consumers)

@@ -31,7 +31,7 @@ def two_pool_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
 
     def pools() -> Iterator[tuple[Pool, ...]]:
         for tile in tiles:
-            down = replace(tile, block_n=columns, block_k=knobs.down_step(tile), tma=False)
+            down = replace(tile, block_n=columns, block_k=knobs.down_step(tile), tma=False, epilogue_subtiles=1)
             whole = (Pool("down", downs, down_side(group, downs, down), 0), Pool("main", group.mains, tile, 0))
             resident = _resident(group, whole, device)
             for k_split in (1,) if saved else knobs.K_SPLIT:

@@ -7,7 +7,7 @@ from fusioncc.codegen.low_rank import rank_vectors
 from fusioncc.codegen.main_tile import MainTile
 from fusioncc.codegen.pool_rules import require_branches, require_roles
 from fusioncc.errors import EmissionError
-from fusioncc.schedule import Pool, Schedule, mixes_mma, padded_rank
+from fusioncc.schedule import Pool, Schedule, overwrites_x, padded_rank
 
 
 def require(context: Context, schedule: Schedule) -> None:
@@ -21,10 +21,8 @@ def require(context: Context, schedule: Schedule) -> None:
     for pool in schedule.pools:
         for main in pool.members:
             ranks = tuple(padded_rank(context.member(branch.down).n) for branch in context.group.branches_of(main))
-            if mixes_mma(pool.tile, ranks, main=True):
-                raise EmissionError(
-                    "a swapped inline tile this wide would mix warp-group and warp-level MMA in one loop"
-                )
+            if overwrites_x(pool.tile, ranks, main=True):
+                raise EmissionError("a swapped inline tile this wide would overwrite X while a warp-group MMA reads it")
 
 
 def kernels(context: Context, schedule: Schedule) -> list[Kernel]:

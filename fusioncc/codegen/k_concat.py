@@ -14,7 +14,7 @@ from fusioncc.codegen.tile import Tile, row_vectors, wide_rows
 from fusioncc.codegen.tile_order import down_order, one_row_block, tile_count
 from fusioncc.errors import EmissionError
 from fusioncc.packing import concat_begins, concat_refusal, concat_width
-from fusioncc.schedule import Schedule
+from fusioncc.schedule import Schedule, overwrites_x, padded_rank
 
 
 def require(context: Context, schedule: Schedule) -> None:
@@ -31,6 +31,11 @@ def require(context: Context, schedule: Schedule) -> None:
         raise EmissionError("schedule 'k_concat' has one pool, of all down members")
     if schedule.pools[0].tile.one_row:
         raise EmissionError("the pass of 'k_concat' has no tiles of one row")
+    ranks = tuple(padded_rank(context.member(down).n) for down in context.downs)
+    if overwrites_x(schedule.pools[0].tile, ranks, stored=True):
+        raise EmissionError(
+            "the pass of 'k_concat' also stores X: its tiles have no warp-group MMA (less than 64 rows)"
+        )
     if schedule.pools[0].k_split != 1:
         raise EmissionError(f"the pass of 'k_concat' writes X @ A whole: k_split is 1, not {schedule.pools[0].k_split}")
 

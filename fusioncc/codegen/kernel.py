@@ -164,7 +164,9 @@ class Kernel:
         workers = constant("WORKERS", self.workers)
         tiles = part(*(f"tiles = {line}" for line in self.tiles.lines), params=self.tiles.params)
         loop = part("for tile in tl.range(tl.program_id(0), tiles, WORKERS):", params=(workers,))
-        return start + tiles + loop + self.body.indented()
+        # also a program without a tile waits, so that launches end in order
+        end = part("") + WAIT if self.dependent and self.waits else Part()
+        return start + tiles + loop + self.body.indented() + end
 
     @property
     def params(self) -> tuple[Param, ...]:

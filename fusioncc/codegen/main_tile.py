@@ -76,7 +76,7 @@ class MainTile:
         if self.pool.tile.tma:
             starts = ("row_block * BLOCK_M", "col_block * BLOCK_N")
             blocks = block_constants(self.pool.tile, "M", "N")
-            shape = ("BLOCK_M", "BLOCK_N" if self.pool.tile.epilogue_subtiles == 1 else "BLOCK_N // 2")
+            shape = ("BLOCK_M", _fraction("BLOCK_N", self.pool.tile.epilogue_subtiles))
             return DescriptorTile("out", shape, ("M", "N"), starts, 1, "N", (ROWS, *params), blocks)
         return Tile("out", "out_ptr", (self.write_rows, self._cols()[2]), ("N", "1"), params, self._swap)
 
@@ -158,20 +158,29 @@ class MainTile:
         for low_rank in self.low_ranks:
             body += self._add_bias(f"b_bias{low_rank.tail}", low_rank.up.bias, low_rank.up.bias_scale)
         out = self.out
-        if isinstance(out, DescriptorTile) and self.pool.tile.epilogue_subtiles == 2:
-            return body + self._store_in_halves(out)
+        if isinstance(out, DescriptorTile) and self.pool.tile.epilogue_subtiles > 1:
+            return body + self._store_in_parts(out, self.pool.tile.epilogue_subtiles)
         return body + out.setup() + out.store(self._rounded("acc"))
 
-    def _store_in_halves(self, out: DescriptorTile) -> Part:
+    def _store_in_parts(self, out: DescriptorTile, parts: int) -> Part:
+        """The accumulator halved until there are so many ``parts``, each stored by itself."""
+        lines = [f"# Stored in {parts} parts, one after another: the shared memory of one is enough."]
+        values = ["acc"]
+        while len(values) < parts:
+            halves = [(f"acc_{value[4:]}0", f"acc_{value[4:]}1") for value in values]
+            width = _fraction("BLOCK_N", 2 * len(values))
+            shape = f"(BLOCK_M, 2, {width})"
+            lines += [
+                f"{left}, {right} = tl.split(tl.permute(tl.reshape({value}, {shape}), (0, 2, 1)))"
+                for value, (left, right) in zip(values, halves, strict=True)
+            ]
+            values = [half for pair in halves for half in pair]
         row, col = out.starts
-        halves = part(
-            "# Stored in two halves: the shared memory of one is enough.",
-            "halves = tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))",
-            "left, right = tl.split(halves)",
-            params=out.blocks,
-        )
-        right = replace(out, starts=(row, f"{col} + BLOCK_N // 2"))
-        return halves + out.store(self._rounded("left")) + right.store(self._rounded("right"))
+        stores = part(*lines, params=out.blocks)
+        for i, value in enumerate(values):
+            start = col if i == 0 else f"{col} + {width}" if i == 1 else f"{col} + {i} * ({width})"
+            stores += replace(out, starts=(row, start)).store(self._rounded(value))
+        return stores
 
     def _rounded(self, value: str) -> str:
         element = "out_desc.dtype" if self.pool.tile.tma else "out_ptr.dtype.element_ty"
@@ -229,3 +238,8 @@ class MainTile:
             f"acc += {name}{spread}" + "".join(f" * {param.name}" for param in factor),
             params=(self.context.pointer(f"{name}_ptr", bias), stride, *factor),
         )
+
+
+def _fraction(size: str, parts: int) -> str:
+    """Source of one of so many equal parts of a size."""
+    return size if parts == 1 else f"{size} // {parts}"

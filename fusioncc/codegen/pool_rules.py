@@ -4,7 +4,7 @@ from fusioncc.codegen.context import Context
 from fusioncc.codegen.precision import compensates
 from fusioncc.descriptors import refusal
 from fusioncc.errors import EmissionError
-from fusioncc.schedule import COMPENSATED_STEP, Pool, Schedule, mixes_mma, padded_rank
+from fusioncc.schedule import COMPENSATED_STEP, Pool, Schedule, overwrites_x, padded_rank
 
 MAX_BLOCK = 256
 """Widest block of a tile, in elements."""
@@ -14,6 +14,8 @@ MAX_ONE_ROW = 2**15
 """Most elements of W, or of A for each column of a rank, that a tile of one row holds."""
 MAX_CHAIN = 512
 """Most products that an element of such a tile adds one after another: fp32 sums stay closer than eager's."""
+SUBTILES, LEAST_COLUMNS = (1, 2, 4), 16
+"""Parts in which a TMA tile may be stored, and columns that each has at least."""
 MAX_CHUNK, MAX_LATE = 64, 64
 """Most tiles taken from a queue at once; most turns that down workers sit out."""
 
@@ -34,6 +36,7 @@ def require_pools(context: Context, schedule: Schedule) -> None:
             raise EmissionError(f"schedule {schedule.kind!r} has no K split of main tiles")
         _require_launch(schedule, position)
         _require_dependent(context, schedule, position)
+        _require_join(schedule, pool)
         _require_tile(context, pool)
         _require_descriptors(context, schedule, pool)
         members = {(pool.role == "up", index) for index in pool.members}
@@ -100,8 +103,13 @@ def _require_numbers(context: Context, pool: Pool) -> None:
 
 
 def _require_tile(context: Context, pool: Pool) -> None:
-    if pool.tile.epilogue_subtiles not in ((1, 2) if pool.tile.tma else (1,)):
-        raise EmissionError("a TMA tile is stored whole or in 2 epilogue subtiles, other tiles whole")
+    subtiles = pool.tile.epilogue_subtiles
+    if subtiles not in (SUBTILES if pool.tile.tma else (1,)) or (
+        subtiles > 1 and pool.tile.block_n < subtiles * LEAST_COLUMNS
+    ):
+        raise EmissionError(
+            "a TMA tile is stored whole or in 2 or 4 epilogue subtiles of 16 columns, other tiles whole"
+        )
     if pool.tile.one_row:
         _require_one_row(context, pool)
         return
@@ -134,12 +142,32 @@ def _require_dependent(context: Context, schedule: Schedule, position: int) -> N
     """A dependent launch has one before it, and its kind of kernel waits where it reads what that one writes. Inductor
     may put the kernel that makes a weight between the two, and nothing waits for that before the K loop."""
     pool = schedule.pools[position]
-    made = [context.member(main).node for main in pool.members if context.member(main).weight.made]
-    if pool.dependent and pool.joins_last and made:
-        raise EmissionError(f"a launch that reads W early cannot start early: the graph computes that of {made[0]}")
+    if pool.dependent and pool.joins_last:
+        _require_nothing_made(context, pool)
     waits = {"split": "main", **dict.fromkeys(SPLIT_MAINS, "up")}
     if pool.dependent and (pool.launch == 0 or waits.get(schedule.kind) != pool.role):
         raise EmissionError(f"launch {pool.launch} of {schedule.kind!r}, of the role {pool.role}, cannot start early")
+
+
+def _require_nothing_made(context: Context, pool: Pool) -> None:
+    """Ahead of the wait nobody makes W, and descriptors take no memory that was freed since the down launch, which may
+    still read it: nothing that only that launch reads is freed, unless the graph made it."""
+    made = [context.member(main).node for main in pool.members if context.member(main).weight.made]
+    if made:
+        raise EmissionError(f"a launch that reads W early cannot start early: the graph computes that of {made[0]}")
+    downs = [context.member(branch.down) for main in pool.members for branch in context.group.branches_of(main)]
+    freed = [down.node for down in downs if down.weight.made or (down.bias is not None and down.bias.made)]
+    if pool.tile.tma and freed:
+        raise EmissionError(f"descriptors cannot be made early: the graph computes an operand of {freed[0]}")
+
+
+def _require_join(schedule: Schedule, pool: Pool) -> None:
+    """Main tiles of ``split`` join behind their K loop or before it; those of one row add up behind it."""
+    main = schedule.kind == "split" and pool.role == "main"
+    if pool.joins_last and not main:
+        raise EmissionError(f"only main tiles of 'split' join last, not the {pool.role} tiles of {schedule.kind!r}")
+    if main and pool.tile.one_row and not pool.joins_last:
+        raise EmissionError("tiles of one row join last")
 
 
 def _require_launch(schedule: Schedule, position: int) -> None:
@@ -182,8 +210,10 @@ def _require_downs(context: Context, pool: Pool) -> None:
     unused = [context.member(down).node for down in pool.members if down not in context.downs]
     if unused:
         raise EmissionError(f"a down pool lists {', '.join(unused)}, which no main pool of the schedule joins")
-    if mixes_mma(pool.tile, tuple(padded_rank(context.member(down).n) for down in pool.members), main=False):
-        raise EmissionError("a swapped down tile of such unequal ranks would mix warp-group and warp-level MMA")
+    if overwrites_x(pool.tile, tuple(padded_rank(context.member(down).n) for down in pool.members)):
+        raise EmissionError(
+            "a swapped down tile of such unequal ranks would overwrite X while a warp-group MMA reads it"
+        )
     for down in pool.members:
         if context.saved(down) is None:
             continue

@@ -80,8 +80,7 @@ def down_kernel(context: Context, pool: Pool) -> Kernel:
 
 
 def joined_main(context: Context, pool: Pool, main: int, splits: dict[int, int]) -> Kernel:
-    """The main GEMM. Joining before the K loop measured faster than after it, unless the tile has the loop to wait
-    for a down launch that still runs."""
+    """The main GEMM; its low-rank products join before its K loop or, while a down launch may still run, behind it."""
     tile = MainTile(context, pool, main)
     if pool.joins_last:
         wait = part("") + WAIT if pool.dependent else Part()

@@ -97,7 +97,8 @@ def split(value: Group, tile: TileConfig, down: TileConfig, k_split: int = 1, gr
     downs = tuple(i for i, member in enumerate(value.members) if member.role == "down")
     workers = 3 if tile.tma else None
     mains = tuple(
-        Pool("main", (main,), tile, 1 + i, workers=workers, group_m=group_m) for i, main in enumerate(value.mains)
+        Pool("main", (main,), tile, 1 + i, workers=workers, group_m=group_m, joins_last=tile.one_row)
+        for i, main in enumerate(value.mains)
     )
     return Schedule("split", (Pool("down", downs, down, 0, k_split=k_split), *mains))
 
@@ -105,6 +106,12 @@ def split(value: Group, tile: TileConfig, down: TileConfig, k_split: int = 1, gr
 def early(schedule: Schedule) -> Schedule:
     """Every launch but the first starts during the one before it."""
     return replace(schedule, pools=tuple(replace(pool, dependent=pool.launch > 0) for pool in schedule.pools))
+
+
+def joined_last(schedule: Schedule) -> Schedule:
+    """The same ``split`` with its low-rank products joined behind the K loops."""
+    pools = (replace(pool, joins_last=pool.role == "main") for pool in schedule.pools)
+    return replace(schedule, pools=tuple(pools))
 
 
 def side_by_side(
@@ -217,8 +224,13 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
             early(bundled(split(one_row, row, replace(row, block_n=16, block_k=256), k_split=4))),
             "fp32",
         ),
-        "split_early": (mlp, early(split(mlp, big, down, k_split=4)), "fp32"),
+        "split_early": (mlp, early(joined_last(split(mlp, big, down, k_split=4))), "fp32"),
         "split_early_tma": (long, early(split(long, replace(wide, tma=True), down, k_split=4)), "fp32"),
+        "split_early_tma_bundle": (
+            q_and_v,
+            early(joined_last(bundled(split(q_and_v, replace(wide, tma=True, epilogue_subtiles=2), down, k_split=2)))),
+            "fp32",
+        ),
         "concat_one_row": (plain_row, Schedule("concat", (Pool("main", plain_row.mains, row, 0),)), "fp32"),
         "split_ieee": (ieee, split(ieee, small, replace(DOWN, block_k=32), k_split=2), "fp32"),
         "split_mlp": (mlp, split(mlp, big, down, k_split=8), "fp32"),
@@ -245,7 +257,7 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
         "streams_lora": (mlp, streams(mlp, replace(down, block_k=64), k_split=4), "fp32"),
         "streams_bundle": (q_and_v, streams(q_and_v, down, k_split=2), "fp32"),
         "streams_plain": (plain_few, streams(plain_few, down), "fp32"),
-        "k_concat": (long, k_concat(long, down), "fp32"),
+        "k_concat": (long, k_concat(long, replace(down, block_m=32)), "fp32"),
         "k_concat_bundle": (odd, k_concat(odd, replace(DOWN, block_m=16, swap_operands=True)), "fp32"),
         "two_pool_stripes": (
             long,
@@ -255,7 +267,7 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
         "two_pool_queue": (q_and_v, two_pool(q_and_v, TileConfig(64, 64, 64, 4, 3), down, 264, 16, 2, chunk=4), "fp32"),
         "split_tma_subtiles": (
             long,
-            split(long, replace(wide, tma=True, epilogue_subtiles=2), down, k_split=2),
+            split(long, replace(wide, tma=True, epilogue_subtiles=4), down, k_split=2),
             "fp32",
         ),
         "split_saved": (saved, split(saved, wide, down), "fp32"),

@@ -11,7 +11,21 @@ from fusioncc.errors import EmissionError
 from fusioncc.group import Group
 from fusioncc.schedule import Schedule, TileConfig
 from tests.codegen import reference
-from tests.codegen.cases import DESCRIBED, DOWN, SWAPPED, TILE, Lora, Main, bundled, early, group, side_by_side, split
+from tests.codegen.cases import (
+    DESCRIBED,
+    DOWN,
+    SWAPPED,
+    TILE,
+    Lora,
+    Main,
+    bundled,
+    early,
+    group,
+    inline,
+    joined_last,
+    side_by_side,
+    split,
+)
 from tests.codegen.test_one_row import DOWN_ROW, ROW
 
 BIG = TileConfig(128, 64, 32, 4, 3)
@@ -19,12 +33,14 @@ LORA = group(70, 200, Main(136), Main(64, ()), Main(72, (Lora(12, tensor_scales=
 ROWS = group(1, 200, Main(136), Main(64, ()))
 DESCRIBABLE = group(140, 208, Main(136), Main(64))
 CASES: dict[str, tuple[Group, Schedule]] = {
-    "joined_last": (LORA, bundled(split(LORA, TILE, DOWN, k_split=2))),
+    "joined_last": (LORA, joined_last(bundled(split(LORA, TILE, DOWN, k_split=2)))),
     "joined_first": (LORA, bundled(split(LORA, BIG, DOWN, k_split=2))),
-    "swapped": (LORA, bundled(split(LORA, SWAPPED, DOWN))),
+    "swapped": (LORA, joined_last(bundled(split(LORA, SWAPPED, DOWN)))),
     "one_after_another": (LORA, split(LORA, TILE, DOWN, k_split=2)),
     "one_row": (ROWS, bundled(split(ROWS, ROW, DOWN_ROW, k_split=2))),
     "descriptors": (DESCRIBABLE, bundled(split(DESCRIBABLE, DESCRIBED, DOWN))),
+    "descriptors_joined_last": (DESCRIBABLE, joined_last(bundled(split(DESCRIBABLE, DESCRIBED, DOWN, k_split=2)))),
+    "one_descriptor_joined_last": (DESCRIBABLE, joined_last(split(DESCRIBABLE, DESCRIBED, DOWN, k_split=2))),
     "large_descriptors": (DESCRIBABLE, bundled(split(DESCRIBABLE, replace(DESCRIBED, block_m=128), DOWN))),
     "concat": (LORA, side_by_side(LORA, "concat", TILE, DOWN, 2)),
     "horizontal": (LORA, side_by_side(LORA, "horizontal", TILE, DOWN, 2, main_split=2)),
@@ -132,9 +148,39 @@ def test_a_weight_made_in_the_graph_is_not_read_early() -> None:
     """Inductor may launch the kernel that makes it between the two launches of the group."""
     members = [replace(each, weight=replace(each.weight, made=each.role == "main")) for each in LORA.members]
     value = replace(LORA, members=tuple(members))
+    schedule = early(bundled(split(value, TILE, DOWN)))
     with pytest.raises(EmissionError, match="reads W early cannot start early"):
-        emit(value, early(bundled(split(value, TILE, DOWN))), name="k", tier="fp32", why="")
-    emit(value, early(bundled(split(value, BIG, DOWN))), name="k", tier="fp32", why="")
+        emit(value, joined_last(schedule), name="k", tier="fp32", why="")
+    emit(value, schedule, name="k", tier="fp32", why="")
+
+
+@pytest.mark.parametrize("operand", ["weight", "bias"])
+def test_descriptors_are_not_made_early_beside_freed_memory(operand: str) -> None:
+    """An A that the graph makes may be freed behind the down launch, which still reads it."""
+    value = group(140, 208, Main(136, (Lora(8, down_bias=2.0),)))
+    members = [
+        replace(each, **{operand: replace(getattr(each, operand), made=True)}) if each.role == "down" else each
+        for each in value.members
+    ]
+    value = replace(value, members=tuple(members))
+    schedule = early(split(value, DESCRIBED, DOWN))
+    with pytest.raises(EmissionError, match="descriptors cannot be made early"):
+        emit(value, joined_last(schedule), name="k", tier="fp32", why="")
+    emit(value, schedule, name="k", tier="fp32", why="")
+
+
+@pytest.mark.parametrize("schedule", [inline(LORA, TILE), side_by_side(LORA, "concat", TILE, DOWN)])
+def test_only_split_joins_last(schedule: Schedule) -> None:
+    pools = tuple(replace(pool, joins_last=True) for pool in schedule.pools)
+    with pytest.raises(EmissionError, match="only main tiles of 'split' join last"):
+        emit(LORA, replace(schedule, pools=pools), name="k", tier="fp32", why="")
+
+
+def test_tiles_of_one_row_join_last() -> None:
+    schedule = split(ROWS, ROW, DOWN_ROW)
+    pools = tuple(replace(pool, joins_last=False) for pool in schedule.pools)
+    with pytest.raises(EmissionError, match="tiles of one row join last"):
+        emit(ROWS, replace(schedule, pools=pools), name="k", tier="fp32", why="")
 
 
 def test_only_launches_that_are_waited_for_let_the_next_one_start() -> None:

@@ -9,7 +9,7 @@ import torch
 from fusioncc.codegen import emit
 from fusioncc.descriptors import refusal
 from fusioncc.group import Group, Output
-from fusioncc.schedule import COMPENSATED_STEP, Schedule, TileConfig, mixes_mma, padded_rank
+from fusioncc.schedule import COMPENSATED_STEP, Schedule, TileConfig, overwrites_x, padded_rank
 from tests.codegen import reference
 from tests.codegen.cases import DESCRIBED, DOWN, SWAPPED, TILE, Lora, Main, bundled, group, inline, side_by_side, split
 
@@ -17,14 +17,14 @@ pytestmark = pytest.mark.exhaustive
 
 
 def schedules(value: Group) -> dict[str, Schedule]:
-    """Schedules of both kinds; tiles of few rows are swapped unless that mixes MMA kinds."""
+    """Schedules of both kinds; tiles of few rows are swapped unless that overwrites X."""
     tile, swapped, down = TILE, SWAPPED, DOWN
     if "fp32" in (value.lhs.dtype, *(value.members[main].dtype for main in value.mains)):
         tile, swapped, down = (replace(each, block_k=COMPENSATED_STEP) for each in (tile, swapped, down))
     ranks = tuple(padded_rank(value.members[branch.down].n) for branch in value.branches)
     few = replace(down, block_m=16, swap_operands=True)
-    few = replace(few, swap_operands=not mixes_mma(few, ranks, main=False))
-    swapped_inline = replace(swapped, swap_operands=not mixes_mma(swapped, ranks, main=True))
+    few = replace(few, swap_operands=not overwrites_x(few, ranks))
+    swapped_inline = replace(swapped, swap_operands=not overwrites_x(swapped, ranks, main=True))
     return {
         "inline": inline(value, tile, group_m=2),
         "inline_swapped": inline(value, swapped_inline),
@@ -139,9 +139,10 @@ def test_main_tiles_split_along_k(load, name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["equal", "gqa", "kn_and_fp32_adapters"])
-def test_epilogue_subtiles(load, name: str) -> None:
+@pytest.mark.parametrize("subtiles", [2, 4])
+def test_epilogue_subtiles(load, name: str, subtiles: int) -> None:
     value = BUNDLES[name]
-    tile = replace(DESCRIBED, epilogue_subtiles=2)
+    tile = replace(DESCRIBED, epilogue_subtiles=subtiles)
     outputs, eager, exact = run(load, value, bundled(split(value, tile, DOWN)))
     for output, plain, truth in zip(outputs, eager, exact, strict=True):
         assert reference.rms(output, truth) <= 1.1 * reference.rms(plain.to(output.dtype), truth)

@@ -41,6 +41,12 @@ REFUSED: dict[str, tuple[Group, Schedule, str, str]] = {
         "fp32",
         "schedule 'k_concat' has one pool, of all down members",
     ),
+    "k_concat on warp groups": (
+        PLAIN,
+        k_concat(PLAIN, replace(DOWN, block_m=64)),
+        "fp32",
+        "its tiles have no warp-group MMA",
+    ),
     "k_concat split": (PLAIN, with_pool(k_concat(PLAIN, DOWN), 0, k_split=2), "fp32", "k_split is 1, not 2"),
     "k_concat main": (PLAIN, replace(inline(PLAIN, TILE), kind="k_concat"), "fp32", "no main pool has an emitted form"),
     "k_concat saved": (SAVED, k_concat(SAVED, DOWN), "fp32", "a down product is read elsewhere, unscaled"),
@@ -61,13 +67,13 @@ REFUSED: dict[str, tuple[Group, Schedule, str, str]] = {
         UNEQUAL,
         split(UNEQUAL, TILE, replace(DOWN, block_m=16, block_n=64, swap_operands=True)),
         "fp32",
-        "a swapped down tile of such unequal ranks would mix warp-group and warp-level MMA",
+        "a swapped down tile of such unequal ranks would overwrite X while a warp-group MMA reads it",
     ),
-    "mixed inline": (
+    "inline overwrites X": (
         UNEQUAL,
         inline(UNEQUAL, replace(TILE, block_m=16, block_n=32, swap_operands=True)),
         "fp32",
-        "a swapped inline tile this wide would mix",
+        "a swapped inline tile this wide would overwrite X",
     ),
     "saved slices": (SAVED, split(SAVED, TILE, DOWN, k_split=2), "fp32", "mm_a00 is saved"),
     "two meanings": (

@@ -6,7 +6,7 @@ import pytest
 
 from fusioncc.autotune import best, pick, rank
 from fusioncc.device import get_device
-from fusioncc.schedule import TileConfig, mixes_mma
+from fusioncc.schedule import TileConfig, overwrites_x
 from tests.cost_models.groups import bundle, lora
 
 H200 = get_device("h200")
@@ -45,24 +45,32 @@ def test_many_rows_go_through_descriptors() -> None:
     assert older is not None and not any(pool.tile.tma for pool in older.pools)
 
 
-@pytest.mark.parametrize("kind", ["inline", "split", "two_pool", "horizontal", "streams"])
-@pytest.mark.parametrize("ranks", [(8, 8), (8, 64), (64, 64)])
-def test_no_loop_mixes_mma_kinds(kind: str, ranks: tuple[int, int]) -> None:
+@pytest.mark.parametrize("kind", ["inline", "split", "two_pool", "horizontal", "streams", "k_concat"])
+@pytest.mark.parametrize("ranks", [(8, 8), (8, 64), (64, 64), (128, 128)])
+def test_no_loop_overwrites_x(kind: str, ranks: tuple[int, int]) -> None:
     padded = tuple(max(16, r) for r in ranks)
-    for rows in (2, 16):
+    for rows in (2, 16, 1000):
         found = best(bundle(rows, 4096, *((4096, r) for r in ranks)), H200, kind)
         assert found is not None
         for pool in found[0].pools:
             if pool.role == "down" or kind == "inline":
-                assert not mixes_mma(pool.tile, padded, main=pool.role == "main")
+                assert not overwrites_x(pool.tile, padded, main=pool.role == "main", stored=kind == "k_concat")
 
 
-def test_which_loops_mix_mma_kinds() -> None:
+def test_which_loops_overwrite_x() -> None:
     few = TileConfig(16, 32, 64, swap_operands=True)
-    assert [mixes_mma(few, ranks, main=False) for ranks in ((16,), (64,), (16, 64), ())] == [False, False, True, False]
-    assert [mixes_mma(few, ranks, main=True) for ranks in ((16,), (64,), ())] == [False, True, False]
-    assert mixes_mma(replace(few, block_n=64), (16,), main=True)
-    assert not mixes_mma(replace(few, swap_operands=False), (16, 64), main=False)
+    assert [overwrites_x(few, ranks) for ranks in ((16,), (64,), (16, 64), ())] == [False, False, True, False]
+    assert [overwrites_x(few, ranks, main=True) for ranks in ((16,), (64,), ())] == [False, True, False]
+    assert overwrites_x(replace(few, block_n=64), (16,), main=True)
+    assert not overwrites_x(replace(few, swap_operands=False), (16, 64))
+    assert [overwrites_x(few, ranks, stored=True) for ranks in ((16,), (64,), (64, 64), ())] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    many = TileConfig(64, 32, 64)
+    assert not overwrites_x(many, (16,)) and overwrites_x(many, (16,), stored=True)
 
 
 def test_small_n_prefers_one_launch() -> None:

@@ -1,12 +1,16 @@
-"""Launches on streams of their own: the longest counts, what they share adds up, the events come on top."""
+"""Launches at the same time. On streams of their own the longest counts, what they share adds up, events come on top.
+A launch that starts early hides the one before where there is room."""
+
+from dataclasses import replace
 
 import pytest
 
 from fusioncc.cost_models import constants as c
 from fusioncc.cost_models import estimate
 from fusioncc.cost_models.cost import Cost
+from fusioncc.cost_models.launch import Launch
 from fusioncc.cost_models.launches import launches
-from fusioncc.cost_models.overlap import overlapped
+from fusioncc.cost_models.overlap import hides, overlapped
 from fusioncc.device import get_device
 from fusioncc.schedule import Pool, Schedule, TileConfig
 from tests.cost_models.groups import bundle, lora
@@ -45,3 +49,42 @@ def test_the_down_products_of_a_lora_layer_cost_next_to_nothing() -> None:
     library = estimate(bundle(64, 4096, (28672, 0)), Schedule("library"), H200)
     assert whole is not None and library is not None and whole.launches == 3
     assert library.us < whole.us < library.us + c.EVENTS_US + 16.0
+
+
+NARROW = TileConfig(16, 16, 128, 4, 3, swap_operands=True)
+WHOLE = TileConfig(128, 256, 64, 8, 3, tma=True)
+
+
+def down_and_main(n: int, main: TileConfig, down: TileConfig, k_split: int = 2) -> tuple[Launch, Launch]:
+    """Of 512 rows and K = 4096."""
+    workers = H200.multiprocessors if main.tma else None
+    pools = (
+        Pool("down", (1,), down, 0, k_split=k_split),
+        Pool("main", (0,), main, 1, workers=workers, dependent=True, joins_last=True),
+    )
+    first, second = launches(lora(512, 4096, n, 16), Schedule("split", pools))
+    return first, second
+
+
+def test_a_down_pass_is_hidden_where_a_multiprocessor_holds_a_program_of_each() -> None:
+    """128 main tiles leave four multiprocessors; a whole tile takes 208 KiB of 227, in halves 176, the down tile 24."""
+    assert hides(*down_and_main(8192, replace(WHOLE, epilogue_subtiles=2), NARROW), H200)
+    assert not hides(*down_and_main(8192, WHOLE, NARROW), H200)
+
+
+def test_a_down_pass_is_hidden_on_multiprocessors_of_its_own() -> None:
+    """64 main tiles leave 68: room for 8 row blocks in 2 slices, not in 16."""
+    assert hides(*down_and_main(4096, WHOLE, TileConfig(64, 16, 128, 4, 5)), H200)
+    assert not hides(*down_and_main(4096, WHOLE, TileConfig(64, 16, 128, 4, 5), k_split=16), H200)
+
+
+def test_tiles_of_several_waves_find_room_in_time() -> None:
+    assert hides(*down_and_main(8192, TileConfig(64, 32, 128, 4, 7), TileConfig(64, 16, 128, 4, 5), k_split=32), H200)
+
+
+def test_a_launch_that_does_not_join_last_hides_nothing() -> None:
+    down, main = down_and_main(4096, TileConfig(64, 64, 128, 4, 3), NARROW)
+    assert main.pool is not None
+    assert hides(down, main, H200)
+    assert not hides(down, replace(main, pool=replace(main.pool, joins_last=False)), H200)
+    assert not hides(down, replace(main, pool=replace(main.pool, dependent=False)), H200)

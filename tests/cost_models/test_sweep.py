@@ -19,7 +19,7 @@ from fusioncc.cost_models.launches import launches
 from fusioncc.cost_models.products import down_launch
 from fusioncc.cost_models.tiles import grid_cost
 from fusioncc.device import get_device
-from fusioncc.schedule import Pool, Schedule, TileConfig, mixes_mma
+from fusioncc.schedule import Pool, Schedule, TileConfig, overwrites_x
 from tests.cost_models.groups import lora
 
 SWEEP = Path(__file__).parents[2] / "benchmarks" / "results" / "sweep_tiles.json"
@@ -48,7 +48,7 @@ def launch_of(row: dict[str, Any]) -> Launch | None:
     group = lora(*row["shape"])
     if row["kind"] == "inline":
         made = launches(group, Schedule("inline", (Pool("main", (0,), tile, 0),)))[0]
-        return None if mixes_mma(tile, (16,), main=True) else made
+        return None if overwrites_x(tile, (16,), main=True) else made
     if row["kind"] == "split_down":
         return down_launch(group, Pool("down", (1,), tile, 0, k_split=row["k_split"]), "fp32")
     down = Pool("down", (1,), TileConfig(16, 16, 128, 4, 3), 0, k_split=SLICES)

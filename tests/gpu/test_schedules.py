@@ -31,10 +31,17 @@ DTYPES = {
 }
 
 
-def layer(name: str, rows: int, k: int, n: int, rank: int, layout: str = "nk", bias: bool = False) -> Group:
+SHAPES = ((1, 4096, 4096), (3, 1000, 1496), (17, 999, 1001), (64, 2048, 4096), (300, 200, 330), (1000, 4096, 1024))
+"""M, K and N: aligned, multiples of 8, odd."""
+RANKS = (8, 1, 3, 16, 64, 128)
+
+
+def layer(
+    name: str, rows: int, k: int, n: int, rank: int, layout: str = "nk", bias: bool = False, scales: int = 0
+) -> Group:
     options = DTYPES[name]
     dtype = options["dtype"]
-    main = Main(n, (Lora(rank, dtype=dtype),), bias=bias, dtype=dtype, layout=layout)
+    main = Main(n, (Lora(rank, dtype=dtype, tensor_scales=scales),), bias=bias, dtype=dtype, layout=layout)
     return group(rows, k, main, **options)
 
 
@@ -59,17 +66,29 @@ def module_of(value: Group, kind: str) -> EmittedModule:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    ("rows", "k", "n", "rank"),
-    [(1, 4096, 4096, 8), (3, 1000, 1496, 1), (17, 999, 1001, 3), (64, 2048, 4096, 16), (300, 200, 330, 64),
-     (1000, 4096, 1024, 128)],
-)  # fmt: skip
-def test_every_schedule_is_right(kind: str, dtype: str, rows: int, k: int, n: int, rank: int) -> None:
+@pytest.mark.parametrize(("shape", "rank"), list(zip(SHAPES, RANKS, strict=True)))
+def test_every_schedule_is_right(kind: str, dtype: str, shape: tuple[int, int, int], rank: int) -> None:
     for layout, bias in (("nk", True), ("kn", False)):
-        emitted = module_of(layer(dtype, rows, k, n, rank, layout, bias), kind)
-        module = load(emitted.name, emitted.source)
-        for seed in range(3):
-            assert module.check(module.draw(seed)) == ""
+        is_right(layer(dtype, *shape, rank, layout, bias), kind)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("layout", "bias", "scales"), [("nk", False, 1), ("kn", True, 1), ("nk", True, 0)])
+def test_every_combination_is_right(
+    kind: str, dtype: str, rank: int, shape: tuple[int, int, int], layout: str, bias: bool, scales: int
+) -> None:
+    is_right(layer(dtype, *shape, rank, layout, bias, scales), kind)
+
+
+def is_right(value: Group, kind: str) -> None:
+    emitted = module_of(value, kind)
+    module = load(emitted.name, emitted.source)
+    for seed in range(3):
+        assert module.check(module.draw(seed)) == ""
 
 
 BUNDLES = {

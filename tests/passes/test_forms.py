@@ -45,7 +45,15 @@ SHAPED: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
         lambda s, x: (functional.pad(x, (0, 2, 0, 2)) @ functional.pad(s.w, (0, 2, 0, 2)))[:-2, :-2] + (x @ s.a) @ s.b,
         (M, K),
     ),
+    "padded throughout": (lambda s, x: padded(x, s.w) + padded(padded(x, s.a), s.b), (M, K)),
+    "down product padded": (lambda s, x: x @ s.w + padded(x, s.a) @ s.b, (M, K)),
+    "up product padded": (lambda s, x: x @ s.w + padded(x @ s.a, s.b), (M, K)),
 }
+
+
+def padded(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """A product as Inductor pads it, one by one, to a multiple of 8 rows."""
+    return (functional.pad(x, (0, 0, 0, 8 - M % 8)) @ w)[:M]
 
 
 @pytest.mark.parametrize("name", SHAPED)

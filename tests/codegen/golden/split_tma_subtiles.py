@@ -96,7 +96,7 @@ def main_0(
 ):
     x_desc = tl.make_tensor_descriptor(x_ptr, [M, K], [X_STRIDE_M, 1], [BLOCK_M, BLOCK_K])
     w_desc = tl.make_tensor_descriptor(w_ptr, [N, K], [W_STRIDE_N, 1], [BLOCK_N, BLOCK_K])
-    out_desc = tl.make_tensor_descriptor(out_ptr, [M, N], [N, 1], [BLOCK_M, BLOCK_N // 2])
+    out_desc = tl.make_tensor_descriptor(out_ptr, [M, N], [N, 1], [BLOCK_M, BLOCK_N // 4])
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     for tile in tl.range(tl.program_id(0), tiles, WORKERS):
         ranks = tl.arange(0, RP)
@@ -127,11 +127,14 @@ def main_0(
             w = w_desc.load([col_block * BLOCK_N, k]).T
             acc = tl.dot(x, w, acc)
 
-        # Stored in two halves: the shared memory of one is enough.
-        halves = tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
-        left, right = tl.split(halves)
-        out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N], left.to(out_desc.dtype))
-        out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N + BLOCK_N // 2], right.to(out_desc.dtype))
+        # Stored in 4 parts, one after another: the shared memory of one is enough.
+        acc_0, acc_1 = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
+        acc_00, acc_01 = tl.split(tl.permute(tl.reshape(acc_0, (BLOCK_M, 2, BLOCK_N // 4)), (0, 2, 1)))
+        acc_10, acc_11 = tl.split(tl.permute(tl.reshape(acc_1, (BLOCK_M, 2, BLOCK_N // 4)), (0, 2, 1)))
+        out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N], acc_00.to(out_desc.dtype))
+        out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N + BLOCK_N // 4], acc_01.to(out_desc.dtype))
+        out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N + 2 * (BLOCK_N // 4)], acc_10.to(out_desc.dtype))
+        out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N + 3 * (BLOCK_N // 4)], acc_11.to(out_desc.dtype))
 
 
 def launch(x, w, a, b, empty=torch.empty):
