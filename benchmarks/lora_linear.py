@@ -55,10 +55,10 @@ class Layer(torch.nn.Module):
 
     def __init__(self, *weights: torch.Tensor) -> None:
         super().__init__()
-        self.weights = torch.nn.ParameterList(torch.nn.Parameter(each.clone(), False) for each in weights)
+        self.w, self.a, self.b = (torch.nn.Parameter(each.clone(), requires_grad=False) for each in weights)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return lora(x, *self.weights)
+        return lora(x, self.w, self.a, self.b)
 
 
 def on_layers(**options: Any) -> Callable[..., torch.Tensor]:

@@ -210,6 +210,7 @@ def _visible(
 ) -> dict[str, fx.Node]:
     x = tensor(lhs)
     assert x is not None
+    lhs = _in_memory(insertion, lhs) if len(emitted.launches) > 1 else lhs
     rows = x.shape[0]
     rows_node: Any = int(rows) if is_static(rows) else insertion.call(aten.sym_size.int, (lhs, 0), rows)
     holder: dict[str, fx.Node] = {}
@@ -226,6 +227,18 @@ def _visible(
     for launch in emitted.launches:
         _launch_node(insertion, group, launch, module, lhs, rows, rows_node, holder, written)
     return holder
+
+
+def _in_memory(insertion: Insertion, lhs: fx.Node) -> fx.Node:
+    """X as one tensor in memory: Inductor writes one for each kernel that reads what it has not computed yet."""
+    from torch._inductor import inductor_prims
+
+    x = tensor(lhs)
+    assert x is not None
+    strides = x.stride()
+    if not all(is_static(stride) for stride in strides):
+        return lhs
+    return insertion.call(inductor_prims.force_stride_order, (lhs, [int(stride) for stride in strides]), x)
 
 
 def _launch_node(

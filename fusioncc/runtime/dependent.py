@@ -4,9 +4,15 @@ Inductor compiles a user's Triton kernel with warps and stages only. From the fi
 option is written beside them into Inductor's code for such kernels; those of others are left alone. Where a later
 Inductor writes its code otherwise, or launches from C++, the option is lost and the kernel starts when the launch
 before it has ended: slower, and as right.
+
+torch also takes a kernel with inline assembly for one that may write every tensor it is given, and then copies what
+such kernels share, between them. The instructions that order launches are such assembly; from then on torch knows that
+they write nothing.
 """
 
+import dataclasses
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -14,6 +20,8 @@ from unittest import mock
 MARK = "fusioncc_starts_early"
 """Attribute of a Triton function that is launched so."""
 META, OPTION = "triton_meta={", "'launch_pdl': True, "
+ASSEMBLY, ORDERING = "tt.elementwise_inline_asm", "griddepcontrol."
+"""The operation in Triton's IR, and how the assembly begins that only orders launches."""
 
 
 def marked(function: Any) -> Any:
@@ -25,8 +33,11 @@ def marked(function: Any) -> Any:
 
 @functools.cache
 def _teach_inductor() -> None:
+    from torch._higher_order_ops import triton_kernel_wrap
     from torch._inductor.codegen.wrapper import PythonWrapperCodegen as Wrapper
 
+    parse = triton_kernel_wrap.ttir_to_functions
+    setattr(triton_kernel_wrap, parse.__name__, _without_order(parse))
     define = Wrapper.define_user_defined_triton_kernel
 
     @functools.wraps(define)
@@ -41,3 +52,24 @@ def _teach_inductor() -> None:
 
 def _with_option(define_kernel: Callable[..., Any], name: str, body: str, *args: Any, **kwargs: Any) -> Any:
     return define_kernel(name, body.replace(META, META + OPTION, 1), *args, **kwargs)
+
+
+def _without_order(parse: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's reader of a kernel's IR, for which assembly that orders launches writes nothing."""
+
+    @functools.wraps(parse)
+    def parsed(module: Any, *args: Any, **kwargs: Any) -> Any:
+        functions = parse(module, *args, **kwargs)
+        assembly = re.findall(re.escape(ASSEMBLY) + r' "([^"]*)"', str(module))
+        if not all(text.startswith(ORDERING) for text in assembly):
+            return functions
+        return {
+            name: {result: [_pure(each) for each in operations] for result, operations in body.items()}
+            for name, body in functions.items()
+        }
+
+    return parsed
+
+
+def _pure(operation: Any) -> Any:
+    return dataclasses.replace(operation, is_pure=True) if operation.name == ASSEMBLY else operation

@@ -1,6 +1,7 @@
 """On a card: every claimed group of a PEFT Llama enters Inductor as a visible Triton kernel, and results are right."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -90,6 +91,24 @@ def test_inductor_starts_dependent_launches_early() -> None:
     (plan,) = fusioncc.plan_of(compiled)
     dependent = sum(pool.dependent for group in plan.groups for pool in group.schedule.pools)
     assert code.count("'launch_pdl': True") == dependent > 0
+
+
+def test_an_x_that_inductor_computes_is_written_once() -> None:
+    """And nothing runs between the launches that share it: no copy of what a kernel was taken to write."""
+    from torch._inductor.utils import run_and_get_code
+
+    layer = Lora(dtype=torch.bfloat16).cuda()
+    gate, x = rows(300, dtype=torch.bfloat16).cuda(), rows(300, dtype=torch.bfloat16).cuda()
+    compiled = torch.compile(
+        lambda gate, x: layer((torch.nn.functional.silu(gate) * x)[None]),
+        backend="fusioncc", options={"schedule": "split", "on_error": "raise"},
+    )  # fmt: skip
+    with torch.no_grad(), torch._inductor.config.patch(force_disable_caches=True):
+        _, (code,) = run_and_get_code(compiled, gate, x)
+    pointwise = [text for text in code.split("async_compile.triton(")[1:] if "@triton_heuristics.pointwise" in text]
+    assert len(pointwise) == 1 and pointwise[0].count("tl.store(") == 1
+    launched = re.findall(r"^ +(\w+)\.run\(", code, flags=re.MULTILINE)
+    assert [name.split("_")[0] for name in launched] == ["triton", "down", "main"]
 
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", None])

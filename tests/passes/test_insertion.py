@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import fx, nn
+from torch._inductor import inductor_prims
 
 from fusioncc.config import Options
 from fusioncc.decision import Accepted
@@ -171,3 +172,12 @@ def test_products_saved_for_a_backward_come_from_the_kernel() -> None:
     forward.graph.lint()
     forward.recompile()
     close(forward(*inputs), wanted)
+
+
+@pytest.mark.parametrize(("kind", "shared"), [("split", 2), ("inline", 0)])
+def test_launches_that_share_x_read_it_from_one_place(graph: fx.GraphModule, kind: str, shared: int) -> None:
+    """Inductor would write an X that it has not computed when it comes to them once for each."""
+    rewrite(graph.graph, setting(kind), "visible")
+    forced = [node for node in graph.graph.nodes if node.target is inductor_prims.force_stride_order]
+    assert len(forced) == shared
+    assert all(len(node.users) == 2 for node in forced)

@@ -2,13 +2,18 @@
 
 import inspect
 import re
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from torch._higher_order_ops import triton_kernel_wrap
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
 from fusioncc.runtime import dependent
 
+ROOT = Path(__file__).parents[2]
 BODY = "@triton_heuristics.user_autotune(\n    triton_meta={'signature': {}},\n)"
 
 
@@ -19,6 +24,7 @@ def defined(function: Any, monkeypatch: Any) -> str:
     def define(self: Any, kernel: Any, *args: Any) -> None:
         self.define_kernel("k", BODY, "metadata")
 
+    monkeypatch.setattr(triton_kernel_wrap, "ttir_to_functions", triton_kernel_wrap.ttir_to_functions)
     define.__name__ = "define_user_defined_triton_kernel"
     monkeypatch.setattr(PythonWrapperCodegen, define.__name__, define)
     dependent._teach_inductor.cache_clear()
@@ -52,3 +58,11 @@ def test_inductor_still_hands_the_option_to_triton() -> None:
     from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
     assert 'compile_meta.get("launch_pdl"' in inspect.getsource(CachingAutotuner)
+
+
+def test_torch_sees_what_a_kernel_writes(compiler_environment: dict[str, str]) -> None:
+    """The buffers, and neither X nor a weight: those would be copied between the launches."""
+    command = [sys.executable, "-m", "tests.runtime.written"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=compiler_environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "split_early: main_0 writes out_ptr\n" in done.stdout
