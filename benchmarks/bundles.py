@@ -80,6 +80,7 @@ def row(label: str, m: int, rank: int, names: list[str]) -> dict[str, Any]:
     x, weights, _ = sets[0]
     exact = bundle(x.double(), tuple(tuple(each.double() for each in member) for member in weights))
     result: dict[str, Any] = {"bundle": label, "m": m, "rank": rank}
+    functions: list[Callable[..., Any]] = []  # a graph does not keep what its kernels read
     graphs = {"concatenated": captured([lambda s=s: F.linear(s[0], s[2]) for s in sets])}
     for name, make in columns(names).items():
         torch._dynamo.reset()
@@ -94,6 +95,7 @@ def row(label: str, m: int, rank: int, names: list[str]) -> dict[str, Any]:
         error = max(((o.double() - e).norm() / e.norm()).item() for o, e in zip(outputs, exact, strict=True))
         result[f"{name}_error"] = float(f"{error:.2e}")
         result[f"{name}_compile_s"] = round(time.time() - started, 1)
+        functions.append(function)
         graphs[name] = captured([lambda f=function, s=s: f(s[0], s[1]) for s in sets])
         if name == "fusioncc":
             plans = fusioncc.plan_of(function)

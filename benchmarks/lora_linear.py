@@ -109,6 +109,7 @@ def row(shape: tuple[int, int, int, int], names: list[str]) -> dict[str, Any]:
     size = exact.square().mean().sqrt()
     result: dict[str, Any] = {"shape": shape}
     graphs: dict[str, torch.cuda.CUDAGraph] = {}
+    functions: list[Callable[..., torch.Tensor]] = []  # a graph does not keep what its kernels read
     for name, make in columns(names).items():
         torch._dynamo.reset()
         started = time.time()
@@ -119,6 +120,7 @@ def row(shape: tuple[int, int, int, int], names: list[str]) -> dict[str, Any]:
         except REFUSALS as refusal:
             result[f"{name}_refused"] = str(refusal).splitlines()[0]
             continue
+        functions.append(function)
         graphs[name] = captured([lambda o=o, function=function: function(*o) for o in sets])
         result[f"{name}_error"] = float(f"{error.item():.2e}")
         result[f"{name}_compile_s"] = round(time.time() - started, 1)

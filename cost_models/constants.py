@@ -106,6 +106,11 @@ EMITTED_MMA = 1.15
 """MMA rate of an emitted tile over the device's (a sustained rate of a whole GEMM): 0.87 of the H200's datasheet. What
 narrow tiles lose is in their traffic through the L2. Fitted on the sweep."""
 
+SUSTAINED, TMA_SUSTAINED, POINTER_SUSTAINED = 0.93, 0.92, 0.76
+"""MMA rate over the device's that the card's power sustains: in a vendor GEMM, in emitted tiles through descriptors,
+and in those through pointers, which issue the most instructions. Fitted on an H200 that was kept busy, 2048 and 8192
+rows: there they reach 670 to 710, 640 to 680 and 470 to 590 TFLOP/s."""
+
 SMALL_TILE, SMALL_TMA = 64 * 128, 0.75
 """Elements of the output, and factor on a TMA tile of no more. Fitted with 64x128: 15 to 18 us a tile of K = 4096 and
 56 of 14336, at 128 to 512 rows."""

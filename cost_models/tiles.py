@@ -55,7 +55,8 @@ def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | No
     Four things go on at once: memory traffic, and on the busiest multiprocessor (the one with the largest of the
     :func:`shares`) the L2 port, the MMA and the chain of loads that wait for one another. Each hides the others in
     part: they add up as the root of their squares. The terms reported are fluid (all multiprocessors equally busy); the
-    rest of the busiest one is the tail, and what the largest does not hide is latency.
+    rest of the busiest one is the tail, and what the largest does not hide is latency. Tiles run at the MMA's rate, but
+    all of them take no less than at what the card's power sustains.
     """
     assert launch.pool is not None
     fitting = occupancy(launch, device)
@@ -76,10 +77,12 @@ def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | No
     busy = (dram, max(busiest * tile_l2, longest[0]), max(busiest * tile_mma, longest[1]))
     chain = ceil(busiest / resident) * max(grid.chain for grid in grids)
     join = max(_join_us(part, busiest) for part in launch.parts)
+    power = c.TMA_SUSTAINED if pool.tile.tma else c.POINTER_SUSTAINED
+    sustained = spread * tile_mma * mma_fraction(launch, device) / power
     return Cost(
         dram=dram,
         l2=spread * tile_l2,
-        mma=spread * tile_mma,
+        mma=spread * tile_mma + max(sustained - hypot(*busy, chain), 0.0),
         latency=c.EMITTED_RAMP_US + join + hypot(*busy, chain) - max(busy),
         launch=device.launch_us,
         tail=max(busy) - fluid,
