@@ -44,6 +44,21 @@ def change(value: str, base: str) -> Callable[[Row], str]:
     return lambda row: f"{100 * (row[value] / row[base] - 1):+.1f} %"
 
 
+def of_the_best(value: str, *others: str) -> Callable[[Row], str]:
+    """How many times the least of some other values a value is."""
+    return lambda row: f"{row[value] / min(row[other] for other in others if other in row):.2f}x"
+
+
+def best_of(kind: str) -> Callable[[Row], str]:
+    """A column of the fastest schedule of a kind among those that were timed."""
+
+    def cell(row: Row) -> str:
+        timed = [each for each in row["schedules"] if each["kind"] == kind and "us" in each]
+        return measured("us")(min(timed, key=lambda each: each["us"])) if timed else "-"
+
+    return cell
+
+
 def plain(name: str, joiner: str = ", ") -> Callable[[Row], str]:
     """A column of texts; lists are joined."""
     return lambda row: joiner.join(map(str, row[name])) if isinstance(row[name], list) else str(row[name])
@@ -81,10 +96,19 @@ COLUMNS["bundles"] = {
     "one GEMM, no adapters": measured("concatenated"),
     "eager": measured("eager"),
     "torch.compile": measured("compile"),
+    "max-autotune": measured("max_autotune"),
     "fusioncc": measured("fusioncc"),
     "schedule": plain("schedule"),
     "of the one GEMM": ratio("fusioncc", "concatenated"),
-    "to torch.compile": change("fusioncc", "compile"),
+    "of the best of eager and the two": of_the_best("fusioncc", "eager", "compile", "max_autotune"),
+}
+COLUMNS["schedules"] = {
+    "M, K, N of each, r": lambda row: "{}, {}, {}, {}".format(
+        *row["layer"][:2], "+".join(map(str, row["layer"][2])), row["layer"][3]
+    ),
+    "one GEMM, no adapters": measured("alone"),
+    "split": best_of("split"),
+    "inline": best_of("inline"),
 }
 COLUMNS["llama_lora_fp32"] = COLUMNS["llama_lora"]
 COLUMNS["lora_schedules"] = {
