@@ -32,6 +32,8 @@ class Options:
     """What runs the rest of the graph on CUDA."""
     max_rank_fraction: float = 0.25
     """A GEMM is a low-rank branch when its rank is at most this fraction of N and of K."""
+    max_peak_increase: int | None = None
+    """Bytes by which a schedule may raise the peak of what lives while its group runs; None: no limit."""
     emitted_multiprocessors: int | None = None
     """Of ``streams``: multiprocessors for the emitted kernel beside the vendor's products; None: no cap."""
     vendor_multiprocessors: int | None = None
@@ -60,6 +62,9 @@ class Options:
             raise OptionError(f"max_rank_fraction={self.max_rank_fraction!r} is not a number")
         if not 0.0 < self.max_rank_fraction <= 1.0:
             raise OptionError(f"max_rank_fraction={self.max_rank_fraction!r} is not in (0, 1]")
+        limit = self.max_peak_increase
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+            raise OptionError(f"max_peak_increase={limit!r} is not a number of bytes")
         for name in CAPS:
             cap = getattr(self, name)
             if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int) or cap < 1):

@@ -7,6 +7,7 @@ only: a model of eighty equal layers still reads in a minute.
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
+from fusioncc.cost_models.cost import ADDED, OVERLAPPING
 from fusioncc.decision import Rejected
 from fusioncc.group import Branch, Member
 from fusioncc.plan import GroupPlan, Plan
@@ -27,6 +28,7 @@ def render(plan: Plan) -> str:
             f"{names(groups)}: {describe_schedule(group.schedule)}, tier {group.tier}{runs_as(group)}",
             *(f"    {line}" for line in member_lines(group)),
             f"    estimate    {estimate_of(group)}",
+            *(f"    terms       {terms}" for terms in [terms_of(group)] if terms),
             f"    runners-up  {runners_up(group) or 'none'}",
             f"    why         {group.why}",
             *(f"    ruled out   {candidate.kind}: {candidate.reason}" for candidate in illegal(group)),
@@ -87,7 +89,7 @@ def decision_row(groups: list[GroupPlan]) -> tuple[str, ...]:
         "<br>".join(member_shapes(group)),
         f"**{group.schedule.kind}**, tier {group.tier}{runs_as(group)}<br>{describe_pools(group.schedule)}",
         group.why,
-        estimate_of(group),
+        "<br>".join(text for text in (estimate_of(group), terms_of(group)) if text),
         f"kernels {before.kernels} → {after.kernels}, moved {mib(before.bytes)} → {mib(after.bytes)}, "
         f"peak {mib(before.peak_bytes)} → {mib(after.peak_bytes)}",
         runners_up(group) or "none",
@@ -166,13 +168,18 @@ def describe_pool(pool: Pool) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def estimate_of(group: GroupPlan) -> str:
-    """Predicted time, traffic, launches and what binds, of the candidate that was chosen."""
+def chosen_candidate(group: GroupPlan) -> Candidate | None:
+    """The candidate that was chosen, or the best of its kind where a plan made elsewhere brought another schedule."""
     same_kind = [
         candidate for candidate in group.candidates if candidate.kind == group.schedule.kind and candidate.legal
     ]
     chosen = next((candidate for candidate in same_kind if candidate.schedule == group.schedule), None)
-    candidate = chosen or next(iter(same_kind), None)
+    return chosen or next(iter(same_kind), None)
+
+
+def estimate_of(group: GroupPlan) -> str:
+    """Predicted time, traffic, launches and what binds, of the candidate that was chosen."""
+    candidate = chosen_candidate(group)
     if candidate is None or candidate.predicted_us is None:
         return "no estimate"
     estimate = candidate.estimate
@@ -183,16 +190,31 @@ def estimate_of(group: GroupPlan) -> str:
     return f"{candidate.predicted_us:.1f} us, {mib(estimate.bytes)}, {launches}{binds}"
 
 
+def terms_of(group: GroupPlan) -> str:
+    """What the estimate is made of, us: of those that overlap, the largest counts in each launch; others are added."""
+    candidate = chosen_candidate(group)
+    if candidate is None or candidate.estimate is None:
+        return ""
+    terms = {name: f"{name} {us:.1f}" for name, us in candidate.estimate.terms}
+    overlapping = ", ".join(terms[name] for name in OVERLAPPING if name in terms)
+    return " + ".join([f"{overlapping} at once", *(terms[name] for name in ADDED if name in terms)]) + " us"
+
+
 def runners_up(group: GroupPlan) -> str:
-    """The best candidate of every other legal kind, fastest first; those that cannot be estimated come last."""
+    """The best candidate of every other legal kind, fastest first, and how much slower the first is; those that cannot
+    be estimated come last."""
     best: dict[str, Candidate] = {}
     for candidate in group.candidates:
         if candidate.legal and candidate.kind != group.schedule.kind:
             best[candidate.kind] = min(best.get(candidate.kind, candidate), candidate, key=predicted)
     ranked = sorted(best.values(), key=lambda candidate: (predicted(candidate), candidate.kind))
-    return ", ".join(
+    texts = [
         f"{c.kind} (no estimate)" if c.predicted_us is None else f"{c.kind} {c.predicted_us:.1f} us" for c in ranked
-    )
+    ]
+    chosen = chosen_candidate(group)
+    if ranked and chosen is not None and chosen.predicted_us and ranked[0].predicted_us is not None:
+        texts[0] += f" ({100 * (ranked[0].predicted_us / chosen.predicted_us - 1):+.0f} %)"
+    return ", ".join(texts)
 
 
 def predicted(candidate: Candidate) -> float:

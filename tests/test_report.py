@@ -26,9 +26,9 @@ def test_a_group_has_one_row_with_everything_that_was_decided() -> None:
     assert row["shapes"] == "X [64, 4096] bf16<br>W [4096, 28672] bf16 + r=8 bf16"
     assert row["schedule"].startswith("**inline**, tier fp32, kernel k0_inline, inserted as visible<br>main 64x128x64")
     assert row["why"] == "15.1 us less than library: one launch, X read once"
-    assert row["estimate"] == "62.7 us, 240.0 MiB, 1 launch, bound by dram"
+    assert row["estimate"].startswith("62.7 us, 240.0 MiB, 1 launch, bound by dram<br>dram ")
     assert row["before → after"] == "kernels 4 → 1, moved 245.0 MiB → 240.0 MiB, peak 240.0 MiB → 238.0 MiB"
-    assert row["runners-up"] == "library 77.8 us"
+    assert row["runners-up"] == "library 77.8 us (+24 %)"
 
 
 def test_a_schedule_ruled_out_keeps_its_reason() -> None:
@@ -64,7 +64,7 @@ def test_runners_up_are_the_best_of_each_kind_and_unknown_ones_come_last() -> No
     group = planned(lora_group())
     more = (Candidate("library", True, "", 70.0), Candidate("concat", True, "", None))
     text = decisions(lora_plan(replace(group, candidates=group.candidates + more)))
-    assert cells(text, "Groups")[0][-1] == "library 70.0 us, concat (no estimate)"
+    assert cells(text, "Groups")[0][-1] == "library 70.0 us (+12 %), concat (no estimate)"
 
 
 def test_nothing_found_and_nothing_rejected_is_said() -> None:
