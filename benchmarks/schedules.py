@@ -10,12 +10,13 @@ concatenated weights, without adapters, stands beside them. All of a group are t
 import argparse
 import json
 import multiprocessing
+import re
 import time
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 
 from fusioncc.autotune import best, ranked_pools
@@ -99,6 +100,20 @@ def build_one(job: tuple[Group, Schedule]) -> str:
     return ""
 
 
+def compact(value: Any) -> Any:
+    """A schedule as JSON holds it, without what is as usual."""
+    if not is_dataclass(value):
+        return [compact(each) for each in value] if isinstance(value, tuple) else value
+    named = {field.name: (getattr(value, field.name), field.default) for field in fields(value)}
+    return {name: compact(given) for name, (given, usual) in named.items() if given != usual}
+
+
+def written(body: dict[str, Any]) -> str:
+    """A result file: one schedule a line."""
+    text = json.dumps(body, indent=0)
+    return re.sub(r"(?<=[\[{,])\n(?!\{\n\"kind\": [^\n]*\n\"pools\": \")|\n(?=[\]}])", "", text) + "\n"
+
+
 def measured(layer: Layer, candidates: list[tuple[Group, Schedule, str]]) -> dict[str, Any]:
     """What each schedule is predicted and measured at, and whether it is right; the vendor's GEMM beside them."""
     from timing import captured, interleaved_us, sets_needed
@@ -123,7 +138,7 @@ def measured(layer: Layer, candidates: list[tuple[Group, Schedule, str]]) -> dic
         sets = sets or [module.draw(seed) for seed in range(count)]
         predicted = estimate(group, schedule, DEVICE)
         rows[-1] |= {
-            "schedule": msgspec.to_builtins(schedule),
+            "schedule": compact(schedule),
             "predicted": round(predicted.us, 2) if predicted else None,
             "wrong": module.check(sets[0]),
         }
@@ -170,7 +185,7 @@ def main() -> None:
         rows.append(row)
         summary(row)
         body = {**facts(), "unit": "us", "rows": rows}
-        Path(arguments.out).write_text(json.dumps(body, indent=0) + "\n")
+        Path(arguments.out).write_text(written(body))
 
 
 def summary(row: dict[str, Any]) -> None:

@@ -73,7 +73,8 @@ def hides(before: Launch, launch: Launch, device: Device) -> bool:
 
 
 def _together(down: Launch, launch: Launch, device: Device) -> bool:
-    """Whether a multiprocessor holds a program of each."""
+    """Whether a multiprocessor holds a program of each: shared memory decides, of registers the largest tiles leave
+    enough for a down tile."""
     shared = sum(shared_bytes(each, device) + RESERVED_BYTES for each in (down, launch))
     return shared <= device.shared_bytes_sm
 

@@ -76,7 +76,10 @@ def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | No
     longest = (max(grid.l2 for grid in grids), max(grid.mma for grid in grids))
     busy = (dram, max(busiest * tile_l2, longest[0]), max(busiest * tile_mma, longest[1]))
     chain = ceil(busiest / resident) * max(grid.chain for grid in grids)
-    join = max(_join_us(part, busiest) for part in launch.parts)
+    joins = [_join_us(part) for part in launch.parts]
+    last = pool.tile.tma and pool.joins_last  # of all its tiles, a program hides none of the joins behind a K loop
+    mean = sum(grid.tiles * each for grid, each in zip(grids, joins, strict=True)) / tiles
+    join = busiest * mean if last else max(joins)
     power = c.TMA_SUSTAINED if pool.tile.tma else c.POINTER_SUSTAINED
     sustained = spread * tile_mma * mma_fraction(launch, device) / power
     return Cost(
@@ -135,16 +138,15 @@ def _mma_us(launch: Launch, steps: int, device: Device) -> float:
     return work / (tflops * 1e6 / device.multiprocessors)
 
 
-def _join_us(launch: Launch, tiles: int) -> float:
-    """What a join costs beyond the chain of its program, us: the last programs have nothing to hide it, and persistent
-    ones hide those of none of their ``tiles`` behind a K loop."""
+def _join_us(launch: Launch) -> float:
+    """What a join costs beyond the chain of its program, us: the last programs have nothing to hide it."""
     if launch.body != "join":
         return 0.0
     assert launch.pool is not None
     read = slice_us(launch) * launch.slices
-    if launch.pool.tile.tma and launch.pool.joins_last:
-        return (c.TMA_JOIN_US + read) * tiles
-    return read + (c.LAST_JOIN_US if launch.joins_last else 0.0)
+    if not launch.joins_last:
+        return read
+    return read + (c.TMA_JOIN_US if launch.pool.tile.tma and launch.pool.joins_last else c.LAST_JOIN_US)
 
 
 def slice_us(launch: Launch) -> float:

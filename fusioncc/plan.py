@@ -9,7 +9,7 @@ from fusioncc.errors import PlanError
 from fusioncc.group import Group
 from fusioncc.schedule import Candidate, Footprint, Schedule
 
-SCHEMA = "fusioncc.plan/1"
+SCHEMA = "fusioncc.plan/2"
 
 
 @dataclass(frozen=True, kw_only=True)

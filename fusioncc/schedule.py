@@ -79,7 +79,8 @@ def overwrites_x(tile: TileConfig, ranks: tuple[int, ...], *, main: bool = False
     still runs; but not where something else reads it too: an MMA on single warps, with another A of these padded ranks
     or, in a ``main`` tile, with W; or a store of X. Results then vary from run to run (measured on an H200, bf16:
     inline with ``block_n`` 128 and 256; a down tile with ranks 16 and 64; ``k_concat`` with rank 128). A swapped tile
-    puts ``block_n`` and the ranks on the row side, where 64 make the difference.
+    puts ``block_n`` and the ranks on the row side, where 64 make the difference. A 16-bit X that is widened for an fp32
+    A is read twice as well; there each such MMA ends within its step.
     """
     if not ranks or tile.one_row:
         return False

@@ -230,15 +230,14 @@ def _visible(
 
 
 def _in_memory(insertion: Insertion, lhs: fx.Node) -> fx.Node:
-    """X as one tensor in memory: Inductor writes one for each kernel that reads what it has not computed yet."""
+    """X as one tensor in memory, with the strides that it has (numbers: the rule ``layout``). Inductor would write one
+    for each kernel that reads what it has not computed yet, some between the launches; one that starts early reads X
+    ahead of its wait."""
     from torch._inductor import inductor_prims
 
     x = tensor(lhs)
     assert x is not None
-    strides = x.stride()
-    if not all(is_static(stride) for stride in strides):
-        return lhs
-    return insertion.call(inductor_prims.force_stride_order, (lhs, [int(stride) for stride in strides]), x)
+    return insertion.call(inductor_prims.force_stride_order, (lhs, [int(stride) for stride in x.stride()]), x)
 
 
 def _launch_node(

@@ -28,7 +28,7 @@ def test_what_was_written_is_read_back_equal(cache: PlanCache) -> None:
     assert list(cache.read()) == plans()
 
 
-@pytest.mark.parametrize("text", ["", "[", "[1]", "{}", '[{"schema": "fusioncc.plan/1"}]'])
+@pytest.mark.parametrize("text", ["", "[", "[1]", "{}", '[{"schema": "fusioncc.plan/2"}]'])
 def test_a_file_that_cannot_be_read_is_no_plan(cache: PlanCache, text: str) -> None:
     assert cache.read() == ()
     cache.write([])

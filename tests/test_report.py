@@ -68,7 +68,7 @@ def test_runners_up_are_the_best_of_each_kind_and_unknown_ones_come_last() -> No
 
 
 def test_nothing_found_and_nothing_rejected_is_said() -> None:
-    text = decisions(Plan("fusioncc.plan/1", "h200", "", (), ()))
+    text = decisions(Plan("fusioncc.plan/2", "h200", "", (), ()))
     assert "No group of GEMMs was found." in text
     assert "Nothing was rejected." in text
 

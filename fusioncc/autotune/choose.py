@@ -176,7 +176,7 @@ def _in_order(
 ) -> list[_Timed]:
     """What one launch may be, best first, by what it adds to the time of the schedule; of equal ones the shorter, then
     in order. A down pass is given what the ``consumer`` of its partial sums prefers to be; persistent main tiles that
-    may hide one leave room for the best of those ``before`` them."""
+    may hide one leave room for the best of those ``before`` them (others find it in time)."""
 
     def us(each: _Timed) -> float:
         pool = each.choice.launch.pool

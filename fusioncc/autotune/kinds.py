@@ -12,7 +12,7 @@ from functools import partial
 from fusioncc import packing
 from fusioncc.autotune import knobs
 from fusioncc.autotune.side_by_side import side_by_side_ways
-from fusioncc.autotune.step import Step, down_pass, keeps_downs, one_row, starts_early, tma_workers
+from fusioncc.autotune.step import Step, down_pass, one_row, starts_early, tma_workers
 from fusioncc.autotune.streams import streams_illegal, streams_ways
 from fusioncc.autotune.two_pool import two_pool_ways
 from fusioncc.device import Device
@@ -52,21 +52,13 @@ def _no_form(group: Group) -> str:
 
 
 def _main_step(
-    mains: tuple[int, ...],
-    launch: int,
-    workers: int = 0,
-    *,
-    early: bool = False,
-    keeps: bool = False,
-    rows: tuple[TileConfig, ...] = (),
+    mains: tuple[int, ...], launch: int, workers: int = 0, *, early: bool = False, rows: tuple[TileConfig, ...] = ()
 ) -> Step:
-    """The tiles of a bundle of main members; with ``workers``, also persistent TMA pools of that many programs, which
-    make their descriptors early only where the group ``keeps`` what its down products read."""
+    """The tiles of a bundle of main members; with ``workers``, also persistent TMA pools of that many programs."""
 
     def pools() -> Iterator[tuple[Pool, ...]]:
         for tile in (*rows, *knobs.main_tiles(), *(knobs.TMA_TILES if workers else ())):
-            last = knobs.joins_last(tile, early and (keeps or not tile.tma))
-            programs = workers if tile.tma else None
+            last, programs = knobs.joins_last(tile, early), workers if tile.tma else None
             yield (Pool("main", mains, tile, launch, workers=programs, dependent=early, joins_last=last),)
 
     return Step(mains, pools)
@@ -83,11 +75,11 @@ def _split_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
 
     def mains_in(launch: int, mains: tuple[int, ...], last: bool | None) -> Step:
         rows = knobs.row_tiles(group.k) if one_row(group, mains) else ()
-        workers, keeps = tma_workers(group, mains, device), keeps_downs(group)
-        step = _main_step(mains, launch, workers, early=early, keeps=keeps, rows=rows)
-        return (
-            step if last is None else replace(step, pools=lambda: (c for c in step.pools() if c[0].joins_last == last))
-        )
+        workers, behind_downs = tma_workers(group, mains, device), launch == 1
+        step = _main_step(mains, launch, workers, early=early and behind_downs, rows=rows)
+        if last is None or not behind_downs:
+            return step
+        return replace(step, pools=lambda: (each for each in step.pools() if each[0].joins_last == last))
 
     def way(launches: tuple[tuple[int, ...], ...], last: bool | None) -> tuple[Step, ...]:
         steps = (mains_in(launch, mains, last) for launch, mains in enumerate(launches, start=1))

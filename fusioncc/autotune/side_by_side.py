@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import product
 
 from fusioncc.autotune import knobs
-from fusioncc.autotune.step import Step, down_side, one_row, starts_early, tma_workers
+from fusioncc.autotune.step import Step, down_side, one_row, tma_workers
 from fusioncc.device import Device
 from fusioncc.group import Group
 from fusioncc.schedule import Pool, TileConfig, padded_rank
@@ -51,12 +51,12 @@ def _way(
                 yield tuple(replace(pool, workers=workers) for pool in mains)
 
     first = Step((*group.mains, *downs), products, consumers=1 if added else 0)
-    return (first, joins(added, early=starts_early(group, device))) if added else (first,)
+    return (first, joins(added)) if added else (first,)
 
 
-def joins(mains: tuple[int, ...], *, early: bool = False) -> Step:
+def joins(mains: tuple[int, ...]) -> Step:
     """The second launch, which adds to the products of these main members."""
-    return Step(mains, lambda: ((Pool("up", mains, tile, 1, dependent=early),) for tile in UP_TILES))
+    return Step(mains, lambda: ((Pool("up", mains, tile, 1),) for tile in UP_TILES))
 
 
 def _main_pools(group: Group, tile: TileConfig, uniform: bool) -> Iterator[tuple[Pool, ...]]:

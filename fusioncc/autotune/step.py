@@ -34,15 +34,9 @@ def one_row(group: Group, members: tuple[int, ...]) -> bool:
 
 
 def starts_early(group: Group, device: Device) -> bool:
-    """Whether a launch of the group may start while the one before it still runs."""
-    made = any(group.members[main].weight.made for main in group.mains)
-    return device.capability >= DEPENDENT_CAPABILITY and not made
-
-
-def keeps_downs(group: Group) -> bool:
-    """Whether what the down products read stays allocated behind them: the graph makes none of it."""
-    downs = [group.members[down] for down in group.downs]
-    return not any(operand is not None and operand.made for down in downs for operand in (down.weight, down.bias))
+    """Whether the main launch of the group may start while its down launch still runs: the graph makes no operand."""
+    read = (group.members[index].weight for index in (*group.mains, *group.downs))
+    return device.capability >= DEPENDENT_CAPABILITY and not any(weight.made for weight in read)
 
 
 def down_side(group: Group, downs: tuple[int, ...], tile: TileConfig, *, stored: bool = False) -> TileConfig:

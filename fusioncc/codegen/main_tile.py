@@ -165,21 +165,18 @@ class MainTile:
     def _store_in_parts(self, out: DescriptorTile, parts: int) -> Part:
         """The accumulator halved until there are so many ``parts``, each stored by itself."""
         lines = [f"# Stored in {parts} parts, one after another: the shared memory of one is enough."]
-        values = ["acc"]
-        while len(values) < parts:
-            halves = [(f"acc_{value[4:]}0", f"acc_{value[4:]}1") for value in values]
-            width = _fraction("BLOCK_N", 2 * len(values))
-            shape = f"(BLOCK_M, 2, {width})"
-            lines += [
-                f"{left}, {right} = tl.split(tl.permute(tl.reshape({value}, {shape}), (0, 2, 1)))"
-                for value, (left, right) in zip(values, halves, strict=True)
-            ]
-            values = [half for pair in halves for half in pair]
+        names = [""]
+        while len(names) < parts:
+            shape = f"(BLOCK_M, 2, {_fraction('BLOCK_N', 2 * len(names))})"
+            for name in names:
+                halves, whole = f"acc_{name}0, acc_{name}1", f"acc_{name}" if name else "acc"
+                lines.append(f"{halves} = tl.split(tl.permute(tl.reshape({whole}, {shape}), (0, 2, 1)))")
+            names = [name + half for name in names for half in "01"]
         row, col = out.starts
         stores = part(*lines, params=out.blocks)
-        for i, value in enumerate(values):
-            start = col if i == 0 else f"{col} + {width}" if i == 1 else f"{col} + {i} * ({width})"
-            stores += replace(out, starts=(row, start)).store(self._rounded(value))
+        for at, name in enumerate(names):
+            start = f"{col} + {at} * ({_fraction('BLOCK_N', parts)})" if at else col
+            stores += replace(out, starts=(row, start)).store(self._rounded(f"acc_{name}"))
         return stores
 
     def _rounded(self, value: str) -> str:

@@ -139,26 +139,22 @@ def _require_one_row(context: Context, pool: Pool) -> None:
 
 
 def _require_dependent(context: Context, schedule: Schedule, position: int) -> None:
-    """A dependent launch has one before it, and its kind of kernel waits where it reads what that one writes. Inductor
-    may put the kernel that makes a weight between the two, and nothing waits for that before the K loop."""
+    """A launch starts early behind the down launch of ``split`` alone, which lets in whatever comes next in the stream.
+
+    That may be another group's launch. Ahead of its wait it reads its X and W, which are older, unless the graph made W
+    in between; and it makes descriptors in memory that the allocator hands out. So nothing that only the down launch
+    reads may be freed behind it: an A that the graph made would be.
+    """
     pool = schedule.pools[position]
-    if pool.dependent and pool.joins_last:
-        _require_nothing_made(context, pool)
-    waits = {"split": "main", **dict.fromkeys(SPLIT_MAINS, "up")}
-    if pool.dependent and (pool.launch == 0 or waits.get(schedule.kind) != pool.role):
+    if not pool.dependent:
+        return
+    before = [each for each in schedule.pools if each.launch == pool.launch - 1]
+    if schedule.kind != "split" or pool.role != "main" or {each.role for each in before} != {"down"}:
         raise EmissionError(f"launch {pool.launch} of {schedule.kind!r}, of the role {pool.role}, cannot start early")
-
-
-def _require_nothing_made(context: Context, pool: Pool) -> None:
-    """Ahead of the wait nobody makes W, and descriptors take no memory that was freed since the down launch, which may
-    still read it: nothing that only that launch reads is freed, unless the graph made it."""
-    made = [context.member(main).node for main in pool.members if context.member(main).weight.made]
+    read = [*pool.members, *(down for each in before for down in each.members)]
+    made = [context.member(index).node for index in read if context.member(index).weight.made]
     if made:
-        raise EmissionError(f"a launch that reads W early cannot start early: the graph computes that of {made[0]}")
-    downs = [context.member(branch.down) for main in pool.members for branch in context.group.branches_of(main)]
-    freed = [down.node for down in downs if down.weight.made or (down.bias is not None and down.bias.made)]
-    if pool.tile.tma and freed:
-        raise EmissionError(f"descriptors cannot be made early: the graph computes an operand of {freed[0]}")
+        raise EmissionError(f"a launch cannot start early where the graph computes an operand: that of {made[0]}")
 
 
 def _require_join(schedule: Schedule, pool: Pool) -> None:

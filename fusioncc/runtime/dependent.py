@@ -20,8 +20,9 @@ from unittest import mock
 MARK = "fusioncc_starts_early"
 """Attribute of a Triton function that is launched so."""
 META, OPTION = "triton_meta={", "'launch_pdl': True, "
-ASSEMBLY, ORDERING = "tt.elementwise_inline_asm", "griddepcontrol."
-"""The operation in Triton's IR, and how the assembly begins that only orders launches."""
+ASSEMBLY = "tt.elementwise_inline_asm"
+ORDERING = re.compile(r"griddepcontrol\.(wait|launch_dependents);[\s]*(//[^\n;]*)?")
+"""An operation in Triton's IR, and all that its assembly may be to be known to order launches only."""
 
 
 def marked(function: Any) -> Any:
@@ -61,7 +62,8 @@ def _without_order(parse: Callable[..., Any]) -> Callable[..., Any]:
     def parsed(module: Any, *args: Any, **kwargs: Any) -> Any:
         functions = parse(module, *args, **kwargs)
         assembly = re.findall(re.escape(ASSEMBLY) + r' "([^"]*)"', str(module))
-        if not all(text.startswith(ORDERING) for text in assembly):
+        found = sum(each.name == ASSEMBLY for body in functions.values() for ops in body.values() for each in ops)
+        if len(assembly) != found or not all(map(ORDERING.fullmatch, assembly)):
             return functions
         return {
             name: {result: [_pure(each) for each in operations] for result, operations in body.items()}

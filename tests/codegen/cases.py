@@ -104,8 +104,8 @@ def split(value: Group, tile: TileConfig, down: TileConfig, k_split: int = 1, gr
 
 
 def early(schedule: Schedule) -> Schedule:
-    """Every launch but the first starts during the one before it."""
-    return replace(schedule, pools=tuple(replace(pool, dependent=pool.launch > 0) for pool in schedule.pools))
+    """The first main launch starts during the down launch before it."""
+    return replace(schedule, pools=tuple(replace(pool, dependent=pool.launch == 1) for pool in schedule.pools))
 
 
 def joined_last(schedule: Schedule) -> Schedule:

@@ -1,5 +1,6 @@
 """The model on layers and bundles with several tiles each, as ``benchmarks/results/schedules.json`` has them: its first
-choice against the best that was timed, and its times against theirs."""
+choice against the best that was timed, and its times against theirs. ``TMA_JOIN_US``, ``BESIDE_TMA_US``, ``SMALL_TMA``
+and what power sustains were chosen with these times in view."""
 
 import json
 import math

@@ -26,6 +26,8 @@ H200 = get_device("h200")
 DTYPES = {
     "bf16": {"dtype": "bf16"},
     "fp16": {"dtype": "fp16"},
+    "bf16, fp32 adapters": {"dtype": "bf16", "adapters": "fp32"},
+    "fp16, fp32 adapters": {"dtype": "fp16", "adapters": "fp32"},
     "tf32": {"dtype": "fp32", "precision": "tf32"},
     "ieee": {"dtype": "fp32", "precision": "ieee"},
 }
@@ -39,9 +41,10 @@ RANKS = (8, 1, 3, 16, 64, 128)
 def layer(
     name: str, rows: int, k: int, n: int, rank: int, layout: str = "nk", bias: bool = False, scales: int = 0
 ) -> Group:
-    options = DTYPES[name]
+    options = dict(DTYPES[name])
     dtype = options["dtype"]
-    main = Main(n, (Lora(rank, dtype=dtype, tensor_scales=scales),), bias=bias, dtype=dtype, layout=layout)
+    adapters = options.pop("adapters", dtype)
+    main = Main(n, (Lora(rank, dtype=adapters, tensor_scales=scales),), bias=bias, dtype=dtype, layout=layout)
     return group(rows, k, main, **options)
 
 

@@ -104,7 +104,7 @@ def main_tile_0(
     # Stored in 2 parts, one after another: the shared memory of one is enough.
     acc_0, acc_1 = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
     out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N], acc_0.to(out_desc.dtype))
-    out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N + BLOCK_N // 2], acc_1.to(out_desc.dtype))
+    out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N + 1 * (BLOCK_N // 2)], acc_1.to(out_desc.dtype))
 
 
 @triton.jit
@@ -141,7 +141,7 @@ def main_tile_1(
     # Stored in 2 parts, one after another: the shared memory of one is enough.
     acc_0, acc_1 = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
     out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N], acc_0.to(out_desc.dtype))
-    out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N + BLOCK_N // 2], acc_1.to(out_desc.dtype))
+    out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N + 1 * (BLOCK_N // 2)], acc_1.to(out_desc.dtype))
 
 
 @triton.jit

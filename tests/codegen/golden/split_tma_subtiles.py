@@ -132,7 +132,7 @@ def main_0(
         acc_00, acc_01 = tl.split(tl.permute(tl.reshape(acc_0, (BLOCK_M, 2, BLOCK_N // 4)), (0, 2, 1)))
         acc_10, acc_11 = tl.split(tl.permute(tl.reshape(acc_1, (BLOCK_M, 2, BLOCK_N // 4)), (0, 2, 1)))
         out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N], acc_00.to(out_desc.dtype))
-        out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N + BLOCK_N // 4], acc_01.to(out_desc.dtype))
+        out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N + 1 * (BLOCK_N // 4)], acc_01.to(out_desc.dtype))
         out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N + 2 * (BLOCK_N // 4)], acc_10.to(out_desc.dtype))
         out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N + 3 * (BLOCK_N // 4)], acc_11.to(out_desc.dtype))
 
