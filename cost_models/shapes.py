@@ -7,11 +7,13 @@ to prepare its kernels, and T for each of r sets. Buckets pad the rows of a call
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import accumulate
-from math import inf
+from itertools import accumulate, pairwise
 
 from fusioncc.errors import ShapesError
 
+LEAST, MOST = 1e-12, 1e15
+"""What a count, a rate or a time may be: sums of them, and their ratios, stay far from the ends of a float."""
+MOST_ROWS = (1 << 31) - 1
 CallTime = Callable[[int], float]
 """Running time of one call with so many rows, us."""
 
@@ -21,7 +23,7 @@ class Histogram:
     """``(rows, count)`` of every shape, fewest rows first. Counts may be rates, calls a second: a set is then a second.
 
     Raises:
-        ShapesError: empty, not in order, or rows or a count that is not a positive number.
+        ShapesError: empty, not in order, or rows or a count that is not a positive number, or an absurd one.
     """
 
     shapes: tuple[tuple[int, float], ...]
@@ -30,11 +32,13 @@ class Histogram:
         if not self.shapes:
             raise ShapesError("the histogram is empty: it needs the rows and the count of one shape at least")
         for rows, count in self.shapes:
-            if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
-                raise ShapesError(f"rows {rows!r} of the histogram is not a positive whole number")
-            if isinstance(count, bool) or not isinstance(count, int | float) or not 0 < count < inf:
-                raise ShapesError(f"count {count!r} for {rows} rows of the histogram is not a positive number")
-        if any(rows >= after for rows, after in zip(self.rows, self.rows[1:], strict=False)):
+            if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MOST_ROWS:
+                raise ShapesError(f"rows {rows!r} of the histogram is not a whole number from 1 to {MOST_ROWS}")
+            if isinstance(count, bool) or not isinstance(count, int | float) or not LEAST <= count <= MOST:
+                raise ShapesError(f"count {count!r} of {rows} rows is not a number above zero, up to {MOST:g}")
+        if self.calls > MOST:
+            raise ShapesError(f"counts of the histogram add up to more than {MOST:g}")
+        if any(rows >= after for rows, after in pairwise(self.rows)):
             raise ShapesError("rows of the histogram must ascend, each given once")
 
     @classmethod
@@ -63,20 +67,18 @@ class Histogram:
         Raises:
             ShapesError: edges do not ascend, end below the largest shape, or a bucket holds no shape.
         """
-        within = [
-            sum(count for rows, count in self.shapes if low < rows <= high)
-            for low, high in zip((0, *edges), edges, strict=False)
-        ]
-        if any(low >= high for low, high in zip((0, *edges), edges, strict=False)):
+        buckets = tuple(pairwise((0, *edges)))
+        if any(low >= high for low, high in buckets):
             raise ShapesError(f"edges {_listed(edges)} do not ascend from 1 on")
         if not edges or edges[-1] < self.rows[-1]:
             raise ShapesError(
                 f"edges {_listed(edges)} leave out calls of {self.rows[-1]} rows: the last must reach them"
             )
-        for edge, count in zip(edges, within, strict=True):
+        counts = [sum(count for rows, count in self.shapes if low < rows <= high) for low, high in buckets]
+        for edge, count in zip(edges, counts, strict=True):
             if not count:
                 raise ShapesError(f"edges {_listed(edges)}: no shape falls into the bucket that ends at {edge} rows")
-        return Histogram(tuple(zip(edges, within, strict=True)))
+        return Histogram(tuple(zip(edges, counts, strict=True)))
 
     def running_ms(self, call_us: CallTime) -> float:
         """Running time of a set, ms."""
@@ -113,9 +115,10 @@ def bucketed(histogram: Histogram, call_us: CallTime, kernel_ms: float, edges: S
         ShapesError: see :meth:`Histogram.padded`.
     """
     padded = histogram.padded(edges)
-    name = f"buckets {'/'.join(map(str, edges))}"
+    count = len(edges)
+    name = f"{count} bucket{'s' * (count != 1)}"
     running = padded.running_ms(call_us)
-    return Strategy(name, len(edges) * kernel_ms, running, len(edges), padded.total_rows, tuple(edges))
+    return Strategy(name, count * kernel_ms, running, count, padded.total_rows, tuple(edges))
 
 
 def specialised(histogram: Histogram, call_us: CallTime, kernel_ms: float) -> Strategy:

@@ -12,7 +12,7 @@ from typing import Any
 from fusioncc.cost_models.shapes import Histogram
 from fusioncc.errors import ShapesError
 
-Pair = tuple[Any, Any]
+Pair = tuple[str, Any]
 HEADER = ["rows", "count"]
 
 
@@ -41,7 +41,7 @@ def _histogram(pairs: Iterable[Pair]) -> Histogram:
         try:
             number = int(rows)
         except ValueError:
-            raise ShapesError(f"rows {rows!r} of the histogram is not a positive whole number") from None
+            raise ShapesError(f"rows {rows!r} of the histogram is not a whole number") from None
         if number in counts:
             raise ShapesError(f"rows {number} of the histogram is given twice")
         counts[number] = count
@@ -77,5 +77,5 @@ def _csv_pairs(text: str) -> list[Pair]:
         try:
             pairs.append((rows, float(count)))
         except ValueError:
-            raise ShapesError(f"line {number}: count {count!r} is not a positive number") from None
+            raise ShapesError(f"line {number}: count {count!r} is not a number") from None
     return pairs

@@ -3,7 +3,6 @@
 import json
 from dataclasses import asdict
 from fractions import Fraction
-from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +20,7 @@ from fusioncc.cost_models.break_even import (
     ranges,
     strategies,
 )
-from fusioncc.cost_models.shapes import CallTime, Histogram, Strategy
+from fusioncc.cost_models.shapes import LEAST, MOST, MOST_ROWS, CallTime, Histogram, Strategy
 from fusioncc.device import get_device
 from fusioncc.errors import OptionError
 from fusioncc.group import EMITTED_DTYPES
@@ -33,8 +32,10 @@ KERNEL_MS = "1000"
 
 def shapes_command(
     histogram: Annotated[Path, typer.Option(metavar="FILE", help="Rows and counts, .json or .csv.")],
-    k: Annotated[int | None, typer.Option(min=1, help="K of the layer: columns of X.")] = None,
-    n: Annotated[list[int] | None, typer.Option(min=1, help="N of the layer; again for each product of X.")] = None,
+    k: Annotated[int | None, typer.Option(min=1, max=MOST_ROWS, help="K of the layer: columns of X.")] = None,
+    n: Annotated[
+        list[int] | None, typer.Option(min=1, max=MOST_ROWS, help="N of the layer; again for each product of X.")
+    ] = None,
     rank: Annotated[int, typer.Option(min=0, help="Rank of the low-rank branch; 0: none.")] = 0,
     dtype: Annotated[str, typer.Option(help="Of X, weights and output: bf16, fp16 or fp32.")] = "bf16",
     device: Annotated[str, typer.Option(help="Card to predict for; 'fusioncc devices' lists them.")] = "h200",
@@ -51,8 +52,8 @@ def shapes_command(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Say whether one generic kernel, buckets or a kernel for each shape is cheapest, preparation counted."""
-    if calls is not None and not 0 < calls < inf:
-        raise OptionError(f"--calls {calls:g} is not a number above zero")
+    if calls is not None and not LEAST <= calls <= MOST:
+        raise OptionError(f"--calls {calls:g} is not a number above zero, up to {MOST:g}")
     if buckets is not None and edges is not None:
         raise OptionError("--buckets finds edges and --edges gives them; use one of the two")
     ends = _edges(edges) if edges is not None else ()
@@ -83,7 +84,7 @@ def _layer(k: int | None, n: list[int] | None, rank: int, dtype: str) -> Layer:
 
 
 def _linear_us(row_us: PerStrategy[float]) -> PerStrategy[CallTime]:
-    if min(row_us.generic, row_us.bucketed, row_us.specialised) == 0:
+    if min(row_us.generic, row_us.bucketed, row_us.specialised) < LEAST:
         raise OptionError("--row-us must be above zero")
 
     def of(us: float) -> CallTime:
@@ -98,16 +99,16 @@ def _per_strategy(option: str, text: str) -> PerStrategy[float]:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
         numbers = []
-    if len(numbers) not in (1, 3) or not all(0 <= number < inf for number in numbers):
+    if len(numbers) not in (1, 3) or not all(0 <= number <= MOST for number in numbers):
         raise OptionError(f"{option} {text!r} is neither one number nor three (generic, bucketed, specialised)")
     return PerStrategy(numbers[0], numbers[len(numbers) // 2], numbers[-1])
 
 
 def _edges(text: str) -> tuple[int, ...]:
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() for part in parts):
-        raise OptionError(f"--edges {text!r} is not a list of whole numbers, such as 512,2048")
-    return tuple(map(int, parts))
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise OptionError(f"--edges {text!r} is not a list of whole numbers, such as 512,2048") from None
 
 
 def _data(histogram: Histogram, compared: tuple[Strategy, ...], sets: Fraction | None) -> dict[str, Any]:
@@ -141,36 +142,42 @@ def _print(histogram: Histogram, compared: tuple[Strategy, ...], sets: Fraction 
     calls, rows = _short(histogram.calls), _short(histogram.total_rows)
     console.print(f"{count} shape{'s' * (count != 1)}; a set is {calls} calls, {rows} rows in all.")
     spans = {each.strategy.name: _span(each) for each in ranges(compared)}
-    table = Table("strategy", "kernels", "rows run", "padding", "preparation ms", "a set, ms", "cheapest for")
+    table = Table("strategy", "kernels", "rows run", "padding", "preparation ms", "a set, ms", "cheapest")
     for each in compared:
         padding = each.rows / histogram.total_rows - 1
         figures = (str(each.kernels), _short(each.rows), f"{padding:+.0%}" if each.edges else "none")
         costs = (_short(each.preparation_ms), _short(each.running_ms))
-        table.add_row(each.name, *figures, *costs, spans.get(each.name, "nothing"))
+        table.add_row(each.name, *figures, *costs, spans.get(each.name, "never"))
     console.print(table)
-    for line in (_meeting_line(each, histogram.calls) for each in crossovers(compared)):
-        console.print(line)
+    lines = [
+        f"{each.name} {'end' if each.kernels > 1 else 'ends'} at {', '.join(map(str, each.edges))} rows."
+        for each in compared
+        if each.edges
+    ]
+    lines += [_meeting_line(each, histogram.calls) for each in crossovers(compared)]
     if sets is not None:
-        others = sorted((each.total_ms(sets), each.name) for each in compared)
-        totals = ", ".join(f"{name} {_short(total)} ms" for total, name in others)
+        totals = sorted((each.total_ms(sets), each.name) for each in compared)
+        costs_of = ", ".join(f"{name} {_short(total)} ms" for total, name in totals)
         expected = f"{_short(sets * Fraction(histogram.calls))} calls ({_short(sets)} sets)"
-        console.print(f"For {expected} {cheapest(compared, sets).name} is cheapest: {totals}.")
+        lines.append(f"For {expected} the cheapest is {cheapest(compared, sets).name}: {costs_of}.")
+    for line in lines:
+        console.print(line, soft_wrap=True)
 
 
 def _span(found: Range) -> str:
     if found.end is None:
-        return f"from {_short(found.start)} sets on" if found.start else "any number of sets"
+        return f"from {_short(found.start)} sets on" if found.start else "always"
     return f"{_short(found.start)} to {_short(found.end)} sets" if found.start else f"up to {_short(found.end)} sets"
 
 
 def _meeting_line(found: Crossover, calls: float) -> str:
     if found.sets is not None:
         at = f"{_short(found.sets)} sets ({_short(found.sets * Fraction(calls))} calls)"
-        return f"{found.before} is cheaper than {found.after} up to {at}."
+        return f"{found.before}: cheaper than {found.after} up to {at}."
     if not found.before:
-        return f"{found.first} and {found.second} cost the same."
+        return f"{found.first} and {found.second}: the same costs."
     other = found.second if found.before == found.first else found.first
-    return f"{found.before} is cheaper than {other} for any number of sets."
+    return f"{found.before}: always cheaper than {other}."
 
 
 def _short(exact: float | Fraction) -> str:
