@@ -46,17 +46,17 @@ def crossover(first: Strategy, second: Strategy) -> Crossover:
     return Crossover(first.name, second.name, None, name, name)
 
 
-def crossovers(strategies: Sequence[Strategy]) -> tuple[Crossover, ...]:
+def crossovers(compared: Sequence[Strategy]) -> tuple[Crossover, ...]:
     """That of every pair, in order."""
-    return tuple(crossover(first, second) for first, second in combinations(strategies, 2))
+    return tuple(crossover(first, second) for first, second in combinations(compared, 2))
 
 
-def ranges(strategies: Sequence[Strategy]) -> tuple[Range, ...]:
+def ranges(compared: Sequence[Strategy]) -> tuple[Range, ...]:
     """The cheapest strategy for every number of sets, from none on; one of equal strategies, the first, is named."""
-    now, start = min(strategies, key=lambda each: (each.preparation_ms, each.running_ms)), Fraction(0)
+    now, start = min(compared, key=lambda each: (each.preparation_ms, each.running_ms)), Fraction(0)
     found: list[Range] = []
     while True:
-        faster = [each for each in strategies if each.running_ms < now.running_ms]
+        faster = [each for each in compared if each.running_ms < now.running_ms]
         if not faster:
             return (*found, Range(now, start, None))
         after = min(faster, key=lambda each: (_meeting(now, each), each.running_ms))
@@ -64,9 +64,9 @@ def ranges(strategies: Sequence[Strategy]) -> tuple[Range, ...]:
         now, start = after, _meeting(now, after)
 
 
-def cheapest(strategies: Sequence[Strategy], sets: float | Fraction) -> Strategy:
+def cheapest(compared: Sequence[Strategy], sets: float | Fraction) -> Strategy:
     """The strategy with the least T(r) for r = ``sets``; the first of equal ones."""
-    return min(strategies, key=lambda each: each.total_ms(sets))
+    return min(compared, key=lambda each: each.total_ms(sets))
 
 
 def _costs(strategy: Strategy) -> tuple[float, float]:

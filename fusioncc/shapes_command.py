@@ -28,6 +28,8 @@ from fusioncc.histogram import read_histogram
 
 KERNEL_MS = "1000"
 """Assumed time to prepare one kernel: about what Triton takes to compile one."""
+FEW = 4
+"""Strategies of which every pair has a line."""
 
 
 def shapes_command(
@@ -154,7 +156,10 @@ def _print(histogram: Histogram, compared: tuple[Strategy, ...], sets: Fraction 
         for each in compared
         if each.edges
     ]
-    lines += [_meeting_line(each, histogram.calls) for each in crossovers(compared)]
+    if len(compared) <= FEW:
+        lines += [_meeting_line(each, histogram.calls) for each in crossovers(compared)]
+    else:
+        lines.append("Of so many strategies, --json has where every two cross.")
     if sets is not None:
         totals = sorted((each.total_ms(sets), each.name) for each in compared)
         costs_of = ", ".join(f"{name} {_short(total)} ms" for total, name in totals)

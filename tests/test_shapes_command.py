@@ -99,6 +99,15 @@ def test_lines_that_never_cross_and_lines_that_are_the_same(shapes: Callable[...
     assert "generic and specialised: the same costs." in shapes("--row-us", "1", histogram="one.json").stdout
 
 
+def test_many_strategies_leave_their_crossovers_to_json(shapes: Callable[..., Result]) -> None:
+    Path("many.json").write_text(json.dumps({str(rows): 1 for rows in (1, 10, 100, 1000, 10000, 100000)}))
+    prices = ("--row-us", "8,1,1", "--prepare-ms", "10,11,1000")
+    text, found = shapes(*prices, histogram="many.json"), data(shapes(*prices, "--json", histogram="many.json"))
+    count = len(found["strategies"])
+    assert count > 4 and len(found["crossovers"]) == count * (count - 1) // 2
+    assert "--json has where every two cross" in text.stdout and "cheaper than" not in text.stdout
+
+
 def test_edges_are_found_for_a_number_of_buckets(shapes: Callable[..., Result]) -> None:
     found = data(shapes(*RATES, "--buckets", "2", "--json"))
     assert [each["edges"] for each in found["strategies"]] == [[], [256, 2048], []]
