@@ -5,7 +5,7 @@ from fractions import Fraction
 from itertools import combinations, pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fusioncc.cost_models.break_even import PerStrategy, cheapest, crossover, crossovers, ranges, strategies
@@ -122,10 +122,13 @@ def test_crossovers_really_cross(first: Strategy, second: Strategy) -> None:
         assert before.total_ms(found.sets * 2) > after.total_ms(found.sets * 2)
 
 
+@example([Strategy("a", 0, 3), Strategy("b", 1, 2), Strategy("c", 2, 1)], Fraction(1))  # all meet in one point
+@example([Strategy("a", 1, 2), Strategy("b", 1, 1)], Fraction(0))
 @given(FEW, st.fractions(0, 1000))
 def test_the_ranges_name_a_cheapest_strategy_everywhere(compared: list[Strategy], sets: Fraction) -> None:
     found = ranges(compared)
     assert found[0].start == 0 and found[-1].end is None
+    assert all(each.end is None or each.start < each.end for each in found)
     assert all(before.end == after.start for before, after in pairwise(found))
     (within,) = [each for each in found if each.start <= sets and (each.end is None or sets < each.end)]
     least = cheapest(compared, sets).total_ms(sets)
