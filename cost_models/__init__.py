@@ -2,7 +2,9 @@
 
 One model a file: ``launches`` (what is launched), ``traffic`` (bytes), ``resources`` (shared memory, registers,
 occupancy), ``tiles`` (time of an emitted grid), ``vendor`` (time of library kernels), ``memory`` (peak live bytes), and
-``estimate``, which adds them up. Constants that measurement calibrates are all in ``constants``.
+``estimate``, which adds them up. Beside them ``shapes`` (histograms of shapes, buckets, what preparing kernels costs),
+and ``break_even`` (which of that is cheapest from where). Constants that measurement calibrates are all in
+``constants``.
 """
 
 if not __name__.startswith("fusioncc."):

@@ -4,9 +4,10 @@ import io
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import fields
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +22,7 @@ from fusioncc.config import Options
 from fusioncc.device import PROFILES
 from fusioncc.errors import FusionError, OptionError, TargetError
 from fusioncc.report import render, summary
+from fusioncc.shapes_command import shapes_command
 
 if TYPE_CHECKING:
     from fusioncc.api import Planned
@@ -182,6 +184,17 @@ def one_line_errors(debug: bool) -> Iterator[None]:
         raise typer.Exit(2) from error
 
 
+def one_line(command: Callable[..., None]) -> Callable[..., None]:
+    """A command of another file, its errors in one line unless its option ``debug`` is set."""
+
+    @wraps(command)
+    def run(debug: bool, **options: Any) -> None:
+        with one_line_errors(debug):
+            command(debug=debug, **options)
+
+    return run
+
+
 @contextmanager
 def one_line_usage() -> Iterator[None]:
     """A command line that the parser refuses becomes one line on stderr and exit code 2."""
@@ -222,6 +235,9 @@ def report_bug(kind: type[BaseException], error: BaseException, _: TracebackType
     """Anything else is our bug: one line and exit code 1."""
     first_line = next(iter(str(error).splitlines()), "")
     print(f"fusioncc: internal error, {kind.__name__}: {first_line} (--debug shows where)", file=sys.stderr)
+
+
+app.command("shapes")(one_line(shapes_command))
 
 
 def main() -> None:

@@ -13,6 +13,10 @@ class OptionError(FusionError, ValueError):
     """An option, its value, or a device name is unknown; the message lists the valid ones."""
 
 
+class ShapesError(FusionError, ValueError):
+    """A histogram of shapes, or what is asked of it, makes no sense; the message names the field."""
+
+
 class CaptureError(FusionError):
     """The model could not be captured as an FX graph."""
 

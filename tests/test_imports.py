@@ -11,7 +11,19 @@ ROOT = Path(__file__).parents[1]
 
 # From the top. A name covers the modules below it unless a longer name is listed.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("fusioncc", "__main__", "cli", "dump", "targets", "api", "backend", "fusion_pass", "records"),
+    (
+        "fusioncc",
+        "__main__",
+        "cli",
+        "dump",
+        "targets",
+        "api",
+        "backend",
+        "fusion_pass",
+        "records",
+        "shapes_command",
+        "histogram",
+    ),
     ("pipeline", "report", "capture"),
     ("passes",),
     ("autotune",),

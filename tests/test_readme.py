@@ -19,6 +19,13 @@ def test_the_plan_of_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CliRunner().invoke(app, ["plan", "examples/llama_lora.py:factory"]).stdout == shown
 
 
+def test_the_comparison_of_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "100")
+    command, shown = re.findall(r"```\n(.*?)```", README.split("## Shapes")[1], re.DOTALL)[:2]
+    assert CliRunner().invoke(app, command.split()[1:]).stdout == shown
+
+
 def test_every_schedule_has_a_row() -> None:
     table = README.split("## Schedules")[1].split("##")[0]
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(SCHEDULES)
