@@ -17,8 +17,8 @@ L2_RESIDENT = 0.8
 data)."""
 
 L2_SM_SHARE = 1.6
-"""What one multiprocessor can draw from the L2, as a multiple of its fair share (``device.L2_BYTES_CLOCK``): 64 bytes a
-clock, the width of its port."""
+"""What one multiprocessor can draw from the L2, as a multiple of its fair share
+(``datasheets.L2_BYTES_CLOCK``): 64 bytes a clock, the width of its port."""
 
 LOAD_LATENCY_US = 0.45
 """Time of a load under way while others hide it: a K loop of s stages takes this over s - 1 a step, us. Fitted on the
@@ -94,9 +94,6 @@ ROW_RATE = 0.4
 SLICE_US_KB = 0.04
 """One more slice of partial sums read by every tile of the consumer, us for each KiB of it. Measured behind a K loop:
 0.02 us at 16x16, 0.2 at 64x16, 0.5 at 64x64."""
-
-EVENTS_US = 3.0
-"""A fork to other streams and the join behind it: an event recorded and waited for on each side, us. Assumed."""
 
 INLINE_MIN_COLUMNS = 32
 """Columns of MMA work that X@A takes at least: a narrow dot takes the time of a wider one. Chosen on all

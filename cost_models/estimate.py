@@ -42,7 +42,7 @@ def estimate(group: Group, schedule: Schedule, device: Device, tier: str = "fp32
             cost = started_early(costs.pop(), cost, hidden)
         before = launch
         (beside if launch.beside else costs).append(cost)
-    costs += [overlapped(beside)] if beside else []
+    costs += [overlapped(beside, device)] if beside else []
     terms = tuple((name, sum(getattr(cost, name) for cost in costs)) for name in (*OVERLAPPING, *ADDED))
     return Estimate(
         us=sum(cost.us for cost in costs),

@@ -11,7 +11,7 @@ from fusioncc.cost_models.tiles import grid_tiles
 from fusioncc.device import Device
 
 
-def overlapped(costs: Sequence[Cost]) -> Cost:
+def overlapped(costs: Sequence[Cost], device: Device) -> Cost:
     """The cost of all of them together: what they share (memory, L2, MMA) is busy for the sum of their needs; whatever
     else one waits for, the longest hides. At least the longest, then, and the events between the streams."""
     longest = max(costs, key=lambda cost: cost.us)
@@ -20,7 +20,7 @@ def overlapped(costs: Sequence[Cost]) -> Cost:
         l2=sum(cost.l2 for cost in costs),
         mma=sum(cost.mma for cost in costs),
         latency=longest.latency,
-        launch=longest.launch + c.EVENTS_US,
+        launch=longest.launch + device.events_us,
         tail=longest.tail,
         dram_bytes=sum(cost.dram_bytes for cost in costs),
         tiles=sum(cost.tiles for cost in costs),

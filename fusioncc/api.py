@@ -16,7 +16,7 @@ from fusioncc.capture import capture
 from fusioncc.codegen.launch import EmittedModule
 from fusioncc.config import Options
 from fusioncc.decision import Accepted
-from fusioncc.device import get_device
+from fusioncc.device import Device, get_device
 from fusioncc.errors import CaptureError, PlanError, TraceError
 from fusioncc.passes.emit_groups import module_of
 from fusioncc.passes.insert_kernels import insert_kernels
@@ -77,7 +77,7 @@ def optimize(
 def plan(
     model: Any,
     example_inputs: tuple[Any, ...] = (),
-    device: str = "h200",
+    device: str | Path | Device = "h200",
     kwargs: dict[str, Any] | None = None,
     **options: Any,
 ) -> Plan:
@@ -86,7 +86,7 @@ def plan(
     Args:
         model: an ``nn.Module`` (also on the meta device), ``fx.GraphModule`` or ``ExportedProgram``.
         example_inputs: positional example inputs; only shapes, dtypes and devices matter.
-        device: name of a device profile.
+        device: a device profile: its name, the path of a JSON file, or a :class:`~fusioncc.device.Device`.
         kwargs: keyword example inputs.
 
     Raises:
@@ -128,7 +128,7 @@ def trace_of(compiled: Any) -> dict[str, Any]:
 def dump_data(
     model: Any,
     example_inputs: tuple[Any, ...] = (),
-    device: str = "h200",
+    device: str | Path | Device = "h200",
     kwargs: dict[str, Any] | None = None,
     **options: Any,
 ) -> Planned:
@@ -184,9 +184,9 @@ def readable(module: fx.GraphModule) -> str:
     return str(module.print_readable(print_output=False)).strip() + "\n"
 
 
-def _offline(device: str, options: dict[str, Any]) -> Setting:
-    chosen = Options.of(options, device=device)
-    return Setting(chosen, get_device(device), Accepted("runnable", ("offline",)))
+def _offline(device: str | Path | Device, options: dict[str, Any]) -> Setting:
+    profile = get_device(device)
+    return Setting(Options.of(options, device=profile), profile, Accepted("runnable", ("offline",)))
 
 
 def _read_plan(given: Plan | str | Path | None) -> Plan | None:

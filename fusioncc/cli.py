@@ -19,8 +19,9 @@ from rich.table import Table
 
 import fusioncc
 from fusioncc.config import Options
-from fusioncc.device import PROFILES
+from fusioncc.device import FIGURES, PROFILES, Device, get_device
 from fusioncc.errors import FusionError, OptionError, TargetError
+from fusioncc.profile_file import to_json
 from fusioncc.report import render, summary
 from fusioncc.shapes_command import shapes_command
 
@@ -57,7 +58,7 @@ app = typer.Typer(
 )
 
 TargetArgument = Annotated[str, typer.Argument(help="x.pt2, file.py:factory or package.module:factory.")]
-DeviceOption = Annotated[str, typer.Option(help="Card to plan for; 'fusioncc devices' lists them.")]
+DeviceOption = Annotated[str, typer.Option(help="Card to plan for: 'fusioncc devices' lists them; or my.json.")]
 ScheduleOption = Annotated[str | None, typer.Option(help="Force one kind of schedule on every group.")]
 NumericsOption = Annotated[str | None, typer.Option(help="Ceiling for rounding: eager, fp32 or relaxed.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other option.")]
@@ -78,7 +79,8 @@ def plan_command(
 ) -> None:
     """Print the decisions for TARGET: groups, schedules, estimates, and what was rejected and why."""
     with one_line_errors(debug):
-        planned = plan_target(target, device, settings_of(device, schedule, numerics, settings), trust, debug)
+        card = get_device(device)
+        planned = plan_target(target, card, settings_of(schedule, numerics, settings), trust, debug)
         text = planned.plan.to_json() if as_json else render(planned.plan)
         typer.echo(text, nl=False)
 
@@ -100,20 +102,64 @@ def dump_command(
             raise TargetError("--out is empty; give the folder to write into ('.' for this one)")
         from fusioncc.dump import write
 
-        planned = plan_target(target, device, settings_of(device, schedule, numerics, settings), trust, debug)
+        card = get_device(device)
+        planned = plan_target(target, card, settings_of(schedule, numerics, settings), trust, debug)
         for path in write(planned, Path(out)):
             typer.echo(path)
         typer.echo(summary(planned.plan))
 
 
 @app.command("devices")
-def devices_command() -> None:
-    """List the device profiles and where their figures come from."""
-    table = Table("name", "capability", "SMs", "DRAM GB/s", "L2 MiB", "bf16 TFLOP/s", "source")
-    for name, device in sorted(PROFILES.items()):
+def devices_command(
+    name: Annotated[str | None, typer.Argument(help="A profile: its name, or my.json.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON that --device reads.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """List the device profiles; with NAME, every figure of one with its unit and source."""
+    with one_line_errors(debug):
+        chosen = [get_device(name)] if name else [device for _, device in sorted(PROFILES.items())]
+    if as_json:
+        text = [to_json(device).strip() for device in chosen]
+        typer.echo(text[0] if name else f"[{', '.join(text)}]")
+        return
+    Console(width=max(Console().width, 100)).print(figures_of(*chosen) if name else profiles(chosen))
+    if not name:
+        typer.echo("'fusioncc devices NAME' says where every figure comes from.")
+
+
+def profiles(devices: list[Device]) -> Table:
+    table = Table("name", "capability", "SMs", "DRAM GB/s", "L2 MiB", "bf16 TFLOP/s")
+    for device in devices:
         figures = (device.capability / 10, device.multiprocessors, device.dram_gbps, device.l2_bytes / (1 << 20))
-        table.add_row(name, *(f"{figure:g}" for figure in (*figures, device.bf16_tflops)), device.source)
-    Console(width=max(Console().width, 100)).print(table)
+        table.add_row(device.name, *(f"{figure:g}" for figure in (*figures, device.bf16_tflops)))
+    return table
+
+
+def figures_of(device: Device) -> Table:
+    table = Table("figure", "value", "unit", "source", title=device.name, title_justify="left")
+    for name, (_, figure) in FIGURES.items():
+        value = getattr(device, name)
+        rows = [(f"{name} {tile}", rate) for tile, rate in value] if isinstance(value, tuple) else [(name, value)]
+        for label, number in rows:
+            table.add_row(label, f"{number:.10g}", figure.unit, device.sources.get(name, ""))
+    return table
+
+
+@app.command("calibrate")
+def calibrate_command(
+    out: Annotated[str, typer.Option(metavar="FILE", help="Profile to write, my.json; --device reads it.")],
+    debug: DebugOption = False,
+) -> None:
+    """Measure this machine's card, in under 90 seconds, and write its device profile."""
+    with one_line_errors(debug):
+        path = Path(out)
+        if path.suffix.lower() != ".json" or path.is_dir() or not path.parent.is_dir():
+            raise TargetError(f"--out {out!r} is not a file x.json in a folder that is there")
+        from fusioncc.runtime.calibrate import calibrate
+
+        device = calibrate(path.stem)
+        path.write_text(to_json(device), encoding="utf-8", newline="\n")
+    Console(width=max(Console().width, 100)).print(figures_of(device))
 
 
 @app.callback()
@@ -134,7 +180,7 @@ def print_version(given: bool) -> None:
         raise typer.Exit
 
 
-def plan_target(target: str, device: str, settings: dict[str, Any], trust: bool, debug: bool) -> "Planned":
+def plan_target(target: str, device: Device, settings: dict[str, Any], trust: bool, debug: bool) -> "Planned":
     """Load TARGET and plan it. torch is imported here, so that help and errors in options answer at once."""
     from fusioncc.targets import load
 
@@ -145,11 +191,11 @@ def plan_target(target: str, device: str, settings: dict[str, Any], trust: bool,
         return dump_data(loaded.model, loaded.args, device, loaded.kwargs, **settings)
 
 
-def settings_of(device: str, schedule: str | None, numerics: str | None, settings: list[str] | None) -> dict[str, Any]:
+def settings_of(schedule: str | None, numerics: str | None, settings: list[str] | None) -> dict[str, Any]:
     """The options that a command line sets, checked.
 
     Raises:
-        OptionError: not of the form NAME=VALUE, an unknown name, device, or value, or one name with two values.
+        OptionError: not of the form NAME=VALUE, an unknown name or value, or one name with two values.
     """
     named = {"schedule": schedule, "numerics": numerics}
     given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
@@ -168,7 +214,7 @@ def settings_of(device: str, schedule: str | None, numerics: str | None, setting
             raise OptionError(f"{name}={value!r} is not a number") from None
         if given.setdefault(name, wanted) is not wanted and given[name] != wanted:
             raise OptionError(f"{name} is given twice, as {given[name]!r} and as {wanted!r}")
-    Options.of(given, device=device)
+    Options.of(given)
     return given
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_origin
 
-from fusioncc.device import get_device
+from fusioncc.device import Device, get_device
 from fusioncc.errors import OptionError
 from fusioncc.schedule import SCHEDULES
 
@@ -40,8 +40,9 @@ class Options:
     """Of ``streams``: multiprocessors for the vendor's products, through torch's green contexts; None: no cap."""
     trace: bool = False
     """Persistent kernels record when each worker ran which tile; :func:`fusioncc.trace_of` reads it."""
-    device: str | None = None
-    """Profile to plan for; None: the card the model runs on."""
+    device: Device | None = None
+    """Profile to plan for, given as its name, as the path of a JSON file (read once, here) or as it is; None: the card
+    the model runs on."""
     pack_weights: bool = False
     """Move parameters behind each other into one buffer, where that makes one product of several."""
     inductor: tuple[tuple[str, Any], ...] = ()
@@ -73,10 +74,8 @@ class Options:
                 raise OptionError(f"{name} is a cap of schedule='streams', which has to be asked for")
         if not isinstance(self.trace, bool):
             raise OptionError(f"trace={self.trace!r} is not valid; valid values: True, False")
-        if self.device is not None and not isinstance(self.device, str):
-            raise OptionError(f"device={self.device!r} is not the name of a device profile")
         if self.device is not None:
-            get_device(self.device)
+            object.__setattr__(self, "device", get_device(self.device))
         if not isinstance(self.inductor, tuple):
             raise OptionError(f"inductor={self.inductor!r} is not a mapping of Inductor's options")
 

@@ -37,6 +37,10 @@ class TraceError(FusionError):
     """A trace was asked for, and nothing was recorded."""
 
 
+class CalibrationError(FusionError):
+    """The card cannot be measured: there is none, or a measurement came out as nothing a card can have."""
+
+
 class EmissionError(FusionError):
     """A schedule has no emitted form for a group."""
 

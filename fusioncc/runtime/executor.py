@@ -6,7 +6,7 @@ import torch
 
 from fusioncc.config import interpreter_requested
 from fusioncc.decision import Accepted, Decision, Rejected
-from fusioncc.device import Device, get_device, profile_for
+from fusioncc.device import PROFILES, Device, profile_for
 
 MIN_CAPABILITY = 80
 """bf16 MMA and asynchronous copies start with Ampere."""
@@ -33,12 +33,12 @@ def runnable(device: torch.device) -> Decision:
 
 
 @functools.cache
-def profile(device: torch.device, wanted: str | None) -> Device:
-    """The profile to plan with: the one asked for by name, else the card's own, else the H200's (CPU, meta)."""
+def profile(device: torch.device, wanted: Device | None) -> Device:
+    """The profile to plan with: the one asked for, else the card's own, else the H200's (CPU, meta)."""
     if wanted is not None:
-        return get_device(wanted)
+        return wanted
     if device.type != "cuda":
-        return get_device("h200")
+        return PROFILES["h200"]
     properties = torch.cuda.get_device_properties(device)
     return profile_for(
         properties.name,

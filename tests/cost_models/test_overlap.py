@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from fusioncc.cost_models import constants as c
 from fusioncc.cost_models import estimate
 from fusioncc.cost_models.cost import Cost
 from fusioncc.cost_models.launch import Launch
@@ -23,15 +22,15 @@ POOLS = (Pool("down", (1,), DOWN, 0, k_split=8), Pool("up", (0,), UP, 1))
 
 
 def test_a_short_launch_hides_behind_a_long_one() -> None:
-    both = overlapped([LATE, BUSY])
-    assert both.us == pytest.approx(BUSY.us + LATE.dram + c.EVENTS_US)
+    both = overlapped([LATE, BUSY], H200)
+    assert both.us == pytest.approx(BUSY.us + LATE.dram + H200.events_us)
     assert (both.dram_bytes, both.tiles) == (210, 12)
     assert BUSY.us < both.us < BUSY.us + LATE.us
 
 
 def test_two_launches_that_want_the_same_memory_gain_their_latency_only() -> None:
-    both = overlapped([BUSY, BUSY])
-    assert both.us == pytest.approx(2 * BUSY.us - BUSY.latency - BUSY.launch - BUSY.tail + c.EVENTS_US)
+    both = overlapped([BUSY, BUSY], H200)
+    assert both.us == pytest.approx(2 * BUSY.us - BUSY.latency - BUSY.launch - BUSY.tail + H200.events_us)
 
 
 def test_what_runs_beside_what() -> None:
@@ -48,7 +47,7 @@ def test_the_down_products_of_a_lora_layer_cost_next_to_nothing() -> None:
     whole = estimate(group, Schedule("streams", POOLS), H200)
     library = estimate(bundle(64, 4096, (28672, 0)), Schedule("library"), H200)
     assert whole is not None and library is not None and whole.launches == 3
-    assert library.us < whole.us < library.us + c.EVENTS_US + 16.0
+    assert library.us < whole.us < library.us + H200.events_us + 16.0
 
 
 NARROW = TileConfig(16, 16, 128, 4, 3, swap_operands=True)
