@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("passes",),
     ("autotune",),
     ("codegen", "runtime", "cost_models"),
-    ("plan", "schedule", "config", "codegen.launch", "descriptors", "packing", "vendor"),
+    ("plan", "schedule", "config", "calibration", "codegen.launch", "descriptors", "packing", "vendor"),
     ("group", "device"),
     ("profile_file",),
     ("datasheets",),
@@ -42,6 +42,7 @@ UPWARD = {("plan", "report")}
 """Allowed upward, inside a function only: a plan prints itself."""
 TORCH_FREE = (
     "autotune",
+    "calibration",
     "codegen",
     "cost_models",
     "config",
