@@ -162,6 +162,6 @@ def test_a_wrong_cap(name: str, value: object) -> None:
 
 
 def test_the_command_line() -> None:
-    assert settings_of("h200", "streams", None, ["vendor_multiprocessors=96"])["vendor_multiprocessors"] == 96
+    assert settings_of("streams", None, ["vendor_multiprocessors=96"])["vendor_multiprocessors"] == 96
     done = CliRunner().invoke(app, ["plan", "x.py:f", "--schedule=streams", "--set", "vendor_multiprocessors=half"])
     assert done.exit_code == 2 and "vendor_multiprocessors='half' is not a number" in done.output

@@ -1,5 +1,6 @@
 """The command, as a user runs it from another folder; in a process of its own where that matters."""
 
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from fusioncc import __version__
 from fusioncc.cli import app
+from fusioncc.device import FIGURES, PROFILES
 from fusioncc.plan import Plan
 from fusioncc.targets import load
 
@@ -256,3 +258,50 @@ def test_a_models_own_messages_come_through(here: Callable[..., Result]) -> None
     result = here("plan", "model.py:talks")
     assert result.exit_code == 0
     assert "forward was here" in result.stderr
+
+
+def test_a_device_says_where_every_figure_comes_from(
+    here: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = here("devices", "rtxpro6000").stdout
+    for figure in FIGURES:
+        assert figure in shown or figure == "tile_tflops"
+    assert "503.8 TFLOP/s, times 0.76" in shown and "assumed" in shown
+    listed = here("devices").stdout
+    assert all(name in listed for name in PROFILES)
+
+
+def test_devices_as_json_are_what_a_device_file_holds(here: Callable[..., Result], folder: Path) -> None:
+    (folder / "mine.json").write_text(here("devices", "h200", "--json").stdout)
+    shown = here("devices", "mine.json", "--json").stdout
+    assert json.loads(shown)["dram_gbps"] == {
+        "value": 4260.0,
+        "unit": "GB/s",
+        "source": "measured on an H200: a device copy, read and write, in graph replay (torch 2.11)",
+    }
+    assert shown == here("devices", "h200", "--json").stdout
+    assert [device["name"] for device in json.loads(here("devices", "--json").stdout)] == sorted(PROFILES)
+
+
+def test_plan_and_dump_take_a_device_file(here: Callable[..., Result], folder: Path) -> None:
+    (folder / "mine.json").write_text('{"like": "h200", "dram_gbps": 400}')
+    planned = here("plan", "model.py:factory", "--device", "mine.json", "--json")
+    assert planned.exit_code == 0, planned.stderr
+    assert Plan.from_json(planned.stdout).device == "mine"
+    assert here("dump", "model.py:factory", "--device", "mine.json", "--out", "out").exit_code == 0
+    assert (folder / "out" / "plan.json").read_text() == planned.stdout
+    faster = Plan.from_json(here("plan", "model.py:factory", "--json").stdout)
+    assert Plan.from_json(planned.stdout).groups[0].candidates[0] != faster.groups[0].candidates[0]
+
+
+@pytest.mark.parametrize("command", [["plan", "model.py:factory", "--device"], ["devices"]])
+def test_a_wrong_device_file_is_one_line_that_names_the_field(
+    here: Callable[..., Result], folder: Path, command: list[str]
+) -> None:
+    (folder / "mine.json").write_text('{"like": "h200", "dram_gbps": -1}')
+    for given, message in (("mine.json", "mine.json: dram_gbps is -1 GB/s"), ("no.json", "no.json cannot be read")):
+        result = here(*command, given)
+        assert result.exit_code == 2 and result.stdout == ""
+        assert message in result.stderr
+        assert result.stderr.startswith("fusioncc: ") and result.stderr.count("\n") == 1
