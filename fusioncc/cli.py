@@ -122,9 +122,14 @@ def devices_command(
         text = [to_json(device).strip() for device in chosen]
         typer.echo(text[0] if name else f"[{', '.join(text)}]")
         return
-    Console(width=max(Console().width, 100)).print(figures_of(*chosen) if name else profiles(chosen))
+    show(figures_of(*chosen) if name else profiles(chosen))
     if not name:
         typer.echo("'fusioncc devices NAME' says where every figure comes from.")
+
+
+def show(table: Table) -> None:
+    """A table, wide enough to be read; brackets in it are no markup."""
+    Console(width=max(Console().width, 100), markup=False).print(table)
 
 
 def profiles(devices: list[Device]) -> Table:
@@ -159,7 +164,7 @@ def calibrate_command(
 
         device = calibrate(path.stem)
         path.write_text(to_json(device), encoding="utf-8", newline="\n")
-    Console(width=max(Console().width, 100)).print(figures_of(device))
+    show(figures_of(device))
 
 
 @app.callback()

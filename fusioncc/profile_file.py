@@ -21,7 +21,7 @@ OPTIONAL = {"tile_tflops": ()}
 class Given(msgspec.Struct, forbid_unknown_fields=True):
     """One figure in a file; rates by tile shape are an object."""
 
-    value: int | float | dict[str, float]
+    value: float | dict[str, float]
     unit: str = ""
     source: str = ""
 
@@ -41,6 +41,8 @@ def read_profile(path: Path) -> Device:
         raise OptionError(f"{path} is not a device profile: {error}") from error
     _refuse_unknown(path, fields)
     name = _read(path, "name", fields["name"], str) if "name" in fields else path.stem
+    if not name.strip() or not name.isprintable():
+        raise OptionError(f"{path}: name is {name!r}, which is no name")
     base = _base(path, _read(path, "like", fields["like"], str)) if "like" in fields else None
     given = {figure: _figure(path, figure, fields[figure]) for figure in FIGURES if figure in fields}
     values = OPTIONAL | ({figure: getattr(base, figure) for figure in FIGURES} if base else {})
@@ -89,12 +91,16 @@ def _read(path: Path, field: str, raw: msgspec.Raw, wanted: Any) -> Any:
 def _figure(path: Path, name: str, raw: msgspec.Raw) -> tuple[Any, str]:
     """Value and source of one figure."""
     kind, figure = FIGURES[name]
-    read = _read(path, name, raw, Given | int | float)
+    read = _read(path, name, raw, Given | float)
     given = read if isinstance(read, Given) else Given(read)
     if given.unit not in ("", figure.unit):
         raise OptionError(f"{path}: {name} is in {given.unit!r}; it has to be in {figure.unit}")
     source = given.source or f"given in {path.name}"
-    value = msgspec.json.encode(given.value)
-    if kind not in (int, float):
-        return tuple(_read(path, name, msgspec.Raw(value), dict[str, float]).items()), source
-    return _read(path, name, msgspec.Raw(value), kind), source
+    by_tile = kind not in (int, float)
+    if isinstance(given.value, dict) != by_tile:
+        raise OptionError(f"{path}: {name} has to be {'an object of rates by tile' if by_tile else 'a number'}")
+    if isinstance(given.value, dict):
+        return tuple(given.value.items()), source
+    if kind is int and not given.value.is_integer():
+        raise OptionError(f"{path}: {name} is {given.value:g}, which is no whole number")
+    return kind(given.value), source

@@ -27,7 +27,10 @@ def calibrate(name: str) -> Device:
         raise CalibrationError(f"calibrate cannot measure this card: {refused.reason}")
     if interpreter_requested():
         raise CalibrationError("calibrate times compiled kernels; unset TRITON_INTERPRET")
-    return profile(card(), timed(), name)
+    try:
+        return profile(card(), timed(), name)
+    except torch.OutOfMemoryError as error:
+        raise CalibrationError("calibrate needs 3 GiB of the card's memory, and so much is not free") from error
 
 
 def card() -> Card:
@@ -52,7 +55,13 @@ def card() -> Card:
 
 
 def timed() -> Timings:
-    """Measure; triton is needed from here on."""
-    from fusioncc.runtime.timings import measure
+    """Measure.
 
+    Raises:
+        CalibrationError: triton is not installed.
+    """
+    try:
+        from fusioncc.runtime.timings import measure
+    except ModuleNotFoundError as error:
+        raise CalibrationError(f"calibrate compiles kernels, and {error.name} is not installed") from error
     return measure()

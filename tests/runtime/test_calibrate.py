@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 from fusioncc.cli import app
 from fusioncc.device import get_device
+from fusioncc.errors import CalibrationError
 from fusioncc.runtime import calibrate, timings
 from fusioncc.runtime.calibration_kernels import gemm, hand_over, read_resident
 from tests.test_calibration import CARD, TIMINGS
@@ -123,6 +125,33 @@ def test_a_card_that_cannot_be_measured(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert "unset TRITON_INTERPRET" in refusal("calibrate", "--out", str(tmp_path / "my.json"))
 
 
+@pytest.fixture
+def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card of compute capability 9.0, as far as torch can tell."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(calibrate, "interpreter_requested", lambda: False)
+    monkeypatch.setattr(calibrate, "card", lambda: CARD)
+
+
+@pytest.mark.usefixtures("hopper")
+def test_what_stops_a_measurement_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out = str(tmp_path / "my.json")
+
+    def full() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(calibrate, "timed", full)
+    assert "needs 3 GiB" in refusal("calibrate", "--out", out)
+    monkeypatch.setattr(calibrate, "timed", lambda: replace(TIMINGS, forks=TIMINGS.launches))
+    assert "events_us is 0 us" in refusal("calibrate", "--out", out)
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "fusioncc.runtime.timings", None)
+    with pytest.raises(CalibrationError, match="compiles kernels"):
+        calibrate.timed()
+
+
 @pytest.mark.parametrize("out", ["my.txt", "none/my.json", ".", ""])
 def test_a_place_that_cannot_be_written_is_refused_before_anything_is_timed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, out: str
@@ -131,12 +160,8 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_timed(
     assert f"--out {out!r} is not a file x.json" in refusal("calibrate", "--out", out)
 
 
+@pytest.mark.usefixtures("hopper")
 def test_what_is_written_is_a_profile_to_plan_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(calibrate, "interpreter_requested", lambda: False)
-    monkeypatch.setattr(calibrate, "card", lambda: CARD)
     monkeypatch.setattr(calibrate, "timed", lambda: TIMINGS)
     result = CliRunner().invoke(app, ["calibrate", "--out", str(tmp_path / "mine.json")])
     assert result.exit_code == 0, result.output
