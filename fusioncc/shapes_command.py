@@ -40,7 +40,9 @@ def shapes_command(
     ] = None,
     rank: Annotated[int, typer.Option(min=0, help="Rank of the low-rank branch; 0: none.")] = 0,
     dtype: Annotated[str, typer.Option(help="Of X, weights and output: bf16, fp16 or fp32.")] = "bf16",
-    device: Annotated[str, typer.Option(help="Card to predict for; 'fusioncc devices' lists them.")] = "h200",
+    device: Annotated[
+        str, typer.Option(help="Card to predict for: 'fusioncc devices' lists them; or my.json.")
+    ] = "h200",
     row_us: Annotated[
         str | None, typer.Option(metavar="G,B,S", help="In place of a layer: us a row, of each strategy or of all.")
     ] = None,

@@ -22,6 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "fusion_pass",
         "records",
         "shapes_command",
+        "devices_command",
         "histogram",
     ),
     ("pipeline", "report", "capture"),
