@@ -192,6 +192,8 @@ def _offline(device: str | Path | Device, options: dict[str, Any]) -> Setting:
 def _read_plan(given: Plan | str | Path | None) -> Plan | None:
     if given is None or isinstance(given, Plan):
         return given
+    if not isinstance(given, str | Path):
+        raise PlanError(f"plan is a Plan, its JSON or the path of one, not {type(given).__name__}")
     text = str(given)
     if text.lstrip().startswith("{"):
         return Plan.from_json(text)

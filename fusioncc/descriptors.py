@@ -14,7 +14,7 @@ def refusal(group: Group, main: int) -> str:
     if group.lhs.dtype != member.weight.dtype or group.lhs.dtype == "fp32":
         return "TMA tiles are emitted for X and W of one 16-bit dtype"
     if _major(group.lhs) != 1:
-        return "X is not stored row by row with aligned rows"
+        return "X is not known to be stored row by row with aligned rows (rest='eager' aligns no input)"
     if _major(member.weight) is None:
         return "W has no contiguous dimension with aligned strides"
     if member.n * DTYPE_BYTES[output.dtype] % ALIGNMENT:

@@ -1,6 +1,8 @@
 """The plan: every decision for one graph, as a value that is printed, written as JSON and read back equal."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import Any
 
 import msgspec
 
@@ -65,12 +67,29 @@ class Plan:
         """Read a plan back; equal to the one written.
 
         Raises:
-            PlanError: not JSON, a field is missing or of the wrong type (named), or another schema version.
+            PlanError: not JSON, a field is missing, unknown or of the wrong type (named), or another schema version.
         """
         try:
-            plan = msgspec.json.decode(text, type=Plan)
+            read = msgspec.json.decode(text)
+            plan = msgspec.convert(read, type=Plan)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise PlanError(f"not a plan: {error}") from error
         if plan.schema != SCHEMA:
             raise PlanError(f"plan has schema {plan.schema!r}; this version reads {SCHEMA!r}")
+        unknown = next(_unknown(read, msgspec.to_builtins(plan), "$"), None)
+        if unknown is not None:
+            raise PlanError(f"not a plan: unknown field {unknown}")
         return plan
+
+
+def _unknown(read: Any, known: Any, path: str) -> Iterator[str]:
+    """Paths of the fields that were read and are none of a plan."""
+    if isinstance(read, dict):
+        for name, value in read.items():
+            if name in known:
+                yield from _unknown(value, known[name], f"{path}.{name}")
+            else:
+                yield f"{path}.{name}"
+    elif isinstance(read, list):
+        for at, (value, of) in enumerate(zip(read, known, strict=True)):
+            yield from _unknown(value, of, f"{path}[{at}]")

@@ -15,6 +15,7 @@ from torch import fx
 from fusioncc.decision import Rejected
 from fusioncc.graph import (
     HOLDERS,
+    SLICES,
     dtype_of,
     is_aligned,
     is_static,
@@ -180,8 +181,18 @@ def _weight(gemm: Gemm, k: int, n: int) -> Operand:
     storage = storage_of(gemm.weight)
     assert storage is not None
     strides = storage.strides[::-1] if gemm.transposed else storage.strides
-    made = storage.node.op not in HOLDERS
-    return Operand(storage.node.name, (k, n), strides[-2:], dtype_of(storage.node), is_aligned(storage.node), made)
+    node = storage.node
+    return Operand(node.name, (k, n), strides[-2:], dtype_of(node), is_aligned(node), _is_made(node))
+
+
+def _is_made(node: fx.Node) -> bool:
+    """Whether the graph computes this tensor: it is none from outside, nor a slice or view of one."""
+    while node.target in SLICES:
+        storage = storage_of(node.args[0])  # type: ignore[arg-type]
+        if storage is None:
+            return True
+        node = storage.node
+    return node.op not in HOLDERS
 
 
 def _low_rank_members(joined: Joined, rows: int) -> tuple[Member, Member]:

@@ -1,5 +1,6 @@
 """Cases that once gave a wrong number or a crash, each as small as it can be."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ from torch import nn
 
 import fusioncc
 from fusioncc.errors import PlanError
-from tests.lora_models import Lora
+from tests.lora_models import Lora, rows
 
 
 class Branch(nn.Module):
@@ -239,3 +240,41 @@ def test_a_weight_that_the_graph_makes_is_not_read_before_it_is_there(rows: int,
     (group,) = plan.groups
     assert group.members[0].weight.made == made
     assert any(pool.dependent for pool in group.schedule.pools) != made
+
+
+@pytest.mark.parametrize(
+    ("path", "misspelt"),
+    [(("groups", 0, "schedule", "pools", 0), "join_last"), (("groups", 0, "schedule", "pools", 0, "tile"), "blok_n")],
+)
+def test_a_field_that_a_plan_does_not_have_is_named(path: tuple[str | int, ...], misspelt: str) -> None:
+    plan = fusioncc.plan(Lora(dtype=torch.bfloat16), (rows(16, dtype=torch.bfloat16),), device="h200")
+    read = json.loads(plan.to_json())
+    place = read
+    for step in path:
+        place = place[step]
+    place[misspelt] = 1
+    with pytest.raises(PlanError, match=rf"unknown field \$\.groups\[0\]\.schedule\.pools\[0\].*{misspelt}"):
+        fusioncc.Plan.from_json(json.dumps(read))
+
+
+@pytest.mark.parametrize("given", [3, b"{}", {"schema": 1}, [1]])
+def test_what_is_no_plan_is_refused_by_its_type(given: object) -> None:
+    with pytest.raises(PlanError, match=f"not {type(given).__name__}"):
+        fusioncc.optimize(Lora(), plan=given)
+
+
+def test_a_slice_of_a_parameter_is_not_computed() -> None:
+    class Sliced(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(1024, 3072, dtype=torch.bfloat16))
+            self.a = nn.Parameter(torch.ones(1024, 16, dtype=torch.bfloat16))
+            self.b = nn.Parameter(torch.ones(16, 1024, dtype=torch.bfloat16))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.w[:, 1024:2048] + (x @ self.a) @ self.b
+
+    x = torch.ones(64, 1024, dtype=torch.bfloat16)
+    (group,) = fusioncc.plan(Sliced(), (x,), device="h200", schedule="split", on_error="raise").groups
+    assert not any(member.weight.made for member in group.members)
+    assert any(pool.dependent for pool in group.schedule.pools)

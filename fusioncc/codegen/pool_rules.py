@@ -16,6 +16,8 @@ MAX_CHAIN = 512
 """Most products that an element of such a tile adds one after another: fp32 sums stay closer than eager's."""
 SUBTILES, LEAST_COLUMNS = (1, 2, 4), 16
 """Parts in which a TMA tile may be stored, and columns that each has at least."""
+MAX_PROGRAMS = 2**16
+"""Most row blocks of a group, and most workers."""
 MAX_CHUNK, MAX_LATE = 64, 64
 """Most tiles taken from a queue at once; most turns that down workers sit out."""
 
@@ -91,6 +93,8 @@ def _require_numbers(context: Context, pool: Pool) -> None:
     tile, members = pool.tile, context.group.members
     if min(pool.group_m, pool.k_split, tile.num_stages) < 1 or (pool.workers is not None and pool.workers < 1):
         raise EmissionError("group_m, k_split, num_stages and workers are at least 1")
+    if max(pool.group_m, pool.workers or 1) > MAX_PROGRAMS:
+        raise EmissionError(f"group_m and workers are at most {MAX_PROGRAMS}")
     if tile.num_warps not in (1, 2, 4, 8, 16) or tile.num_stages > 8 or pool.k_split > 64:
         raise EmissionError("num_warps is a power of two up to 16, num_stages at most 8, k_split at most 64")
     if pool.role != "down" and pool.late:
