@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from fusioncc.cost_models.walk import l2_bytes, walks
 from fusioncc.device import get_device
 from fusioncc.group import Group
 from fusioncc.schedule import SCHEDULES, Schedule
-from tests.cost_models.groups import bundle, lora
+from tests.cost_models.groups import bundle, lora, operand
 
 ROOT = Path(__file__).parents[2]
 H200 = get_device("h200")
@@ -175,6 +176,17 @@ def test_l2_bytes_are_what_the_times_of_the_model_rest_on(kind: str, rows: int) 
 
 
 TMA_TILE = next(pool.tile for pool in schedules(lora(4096, 4096, 4096, 16))["split"].pools if pool.tile.tma)
+
+
+def test_a_bias_counts_once() -> None:
+    plain = lora(64, 1024, 1024, 8)
+    biased = replace(plain.members[0], bias=operand("c", 1024))
+    group = replace(plain, members=(biased, *plain.members[1:]))
+    for kind, schedule in schedules(plain).items():
+        if kind != "k_concat":
+            before, after = closed_form(plain, schedule, H200), closed_form(group, schedule, H200)
+            assert before is not None and after is not None
+            assert (after.dram - before.dram - BF16 * N).expand() == 0, kind
 
 
 def test_equal_widths_and_ranks_share_a_letter() -> None:
