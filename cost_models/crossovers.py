@@ -1,5 +1,6 @@
 """Where one schedule of a group overtakes another, solved from the closed forms of their traffic."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,12 +22,14 @@ R = letter("r")
 LIBRARY, MERGED = Schedule("library"), Schedule("merged")
 MOST_ROWS = 1 << 20
 """Rows beyond which no crossover is looked for."""
+Planner = Callable[[Group], Schedule | None]
+"""The schedule of one kind for a group, whose M is another each time; None: there is none."""
 
 
 @dataclass(frozen=True)
 class Merging:
     """What merging moves once (``once``) and saves in each call (``saved``), bytes as expressions. It has paid from
-    which ``call`` on at the group's M, and from which ``rows`` on within one call; None: never."""
+    which ``call`` on at the group's M; at which M, ``rows``, it begins to pay within one call. None: never."""
 
     once: Any
     saved: Any
@@ -34,7 +37,7 @@ class Merging:
     rows: int | None
 
 
-def merged_pays(group: Group, against: Schedule, device: Device, tier: str = "fp32") -> Merging | None:
+def merged_pays(group: Group, against: Planner, device: Device, tier: str = "fp32") -> Merging | None:
     """Where ``merged`` moves less than ``against``, its preparation counted; None: cannot be estimated."""
     pair = _pair(group, against, device, tier)
     if pair is None:
@@ -46,8 +49,9 @@ def merged_pays(group: Group, against: Schedule, device: Device, tier: str = "fp
     return Merging(once, saved, call, _rows(group, against, device, tier))
 
 
-def _pair(group: Group, against: Schedule, device: Device, tier: str) -> tuple[ClosedForm, ClosedForm] | None:
-    other, merged = closed_form(group, against, device, tier), closed_form(group, MERGED, device, tier)
+def _pair(group: Group, against: Planner, device: Device, tier: str) -> tuple[ClosedForm, ClosedForm] | None:
+    schedule, merged = against(group), closed_form(group, MERGED, device, tier)
+    other = None if schedule is None else closed_form(group, schedule, device, tier)
     return None if other is None or merged is None else (other, merged)
 
 
@@ -57,11 +61,11 @@ def _once(group: Group) -> Any:
     return ClosedForm("merging", named, (Walk(),) * len(named), letters).dram
 
 
-def _rows(group: Group, against: Schedule, device: Device, tier: str) -> int | None:
-    """M at which one call begins to save what merging costs, under the schedule with its tiles.
+def _rows(group: Group, against: Planner, device: Device, tier: str) -> int | None:
+    """M at which one call begins to save what merging costs.
 
     Solved in the closed form of one M; the form that holds there is solved next. Where they disagree, something ceases
-    to fit into the L2 between two M, and halving finds where.
+    to fit into the L2 between two M, or tiles change, and halving finds where.
     """
     low, high, rows = 0, MOST_ROWS + 1, group.m
     while high - low > 1:

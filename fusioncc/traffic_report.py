@@ -5,11 +5,12 @@ Imports sympy, which planning does without.
 
 from typing import Any
 
-from fusioncc.autotune.choose import ON_REQUEST
+from fusioncc.autotune.choose import ON_REQUEST, best
 from fusioncc.cost_models.closed_form import ClosedForm, by_dtype, by_launch, closed_form
 from fusioncc.cost_models.crossovers import LIBRARY, free_rank, merged_pays, second_user
 from fusioncc.cost_models.letters import lettered
 from fusioncc.device import Device
+from fusioncc.group import Group
 from fusioncc.plan import GroupPlan, Plan
 from fusioncc.report import MIB, alike, mib, names, summary
 from fusioncc.schedule import Schedule
@@ -66,13 +67,19 @@ def form_lines(group: GroupPlan, schedule: Schedule, role: str, device: Device) 
 
 
 def merged_lines(group: GroupPlan, against: Schedule, device: Device) -> list[str]:
-    """From which call and which M on ``merged`` pays."""
+    """From which call on ``merged`` pays, and at which M in a single one."""
+
+    def planned(sized: Group) -> Schedule | None:
+        """The same at this M, and what would be planned at another."""
+        found = best(sized, device, against.kind, group.tier)
+        return against if sized.m == group.m else found and found[0]
+
     form = closed_form(group.group, against, device, group.tier)
-    pays = merged_pays(group.group, against, device, group.tier)
+    pays = merged_pays(group.group, planned, device, group.tier)
     if form is None or pays is None:
         return [f"    merged against {against.kind} cannot be counted"]
     call = "never" if pays.call is None else f"from call {pays.call} on"
-    rows = "at no M" if pays.rows is None else f"from M = {pays.rows} on"
+    rows = "at no M" if pays.rows is None else f"it begins to at M = {pays.rows}"
     return [
         f"    merged pays against {against.kind} {call}; in a single call {rows}",
         f"        once    {counted(form, pays.once)}",

@@ -57,7 +57,9 @@ def test_a_layer_with_the_numbers_put_in() -> None:
     assert f"inline (runner-up)\n        memory  bf16·(K·M + K·N + K·r + M·N + N·r) = {bytes_ / 1024:.1f} KiB" in text
     once = 2 * (2 * 256 * 512 + 256 * 8 + 512 * 8)
     saved = 2 * (256 * 8 + 512 * 8 + 64 * 8 + 2 * 64 * 512)
-    assert f"merged pays against library from call {-(-once // saved)} on; in a single call from M = " in text
+    assert (
+        f"merged pays against library from call {-(-once // saved)} on; in a single call it begins to at M = " in text
+    )
     assert f"once    bf16·(2·K·N + K·r + N·r) = {once / 1024:.1f} KiB" in text
     assert "takes   M·bf16·r = 1.0 KiB" in text
 

@@ -6,7 +6,7 @@ import pytest
 
 from fusioncc.autotune.choose import best
 from fusioncc.cost_models import estimate
-from fusioncc.cost_models.crossovers import free_rank, merged_pays, second_user, with_rows
+from fusioncc.cost_models.crossovers import Planner, free_rank, merged_pays, second_user, with_rows
 from fusioncc.cost_models.launches import launches, merging
 from fusioncc.cost_models.letters import K, M, letter
 from fusioncc.cost_models.memory import moved_bytes
@@ -27,20 +27,24 @@ def schedule_of(group: Group, kind: str) -> Schedule:
     return found[0]
 
 
+def always(schedule: Schedule) -> Planner:
+    return lambda group: schedule
+
+
 def moved(group: Group, schedule: Schedule) -> int:
     predicted = estimate(group, schedule, H200)
     assert predicted is not None
     return predicted.bytes
 
 
-def net(group: Group, against: Schedule, calls: int = 1) -> int:
+def net(group: Group, kind: str, calls: int = 1) -> int:
     """Bytes that merging has saved after so many calls."""
-    return calls * (moved(group, against) - moved(group, MERGED)) - moved_bytes(merging(group))
+    return calls * (moved(group, schedule_of(group, kind)) - moved(group, MERGED)) - moved_bytes(merging(group))
 
 
 def test_what_merging_costs_and_saves_by_hand() -> None:
     group = lora(64, 1024, 1024, 8)
-    pays = merged_pays(group, LIBRARY, H200)
+    pays = merged_pays(group, always(LIBRARY), H200)
     assert pays is not None
     assert (pays.once - BF16 * (2 * K * N + K * R + N * R)).expand() == 0
     assert (pays.saved - BF16 * (K * R + N * R + M * R + 2 * M * N)).expand() == 0
@@ -56,20 +60,19 @@ def test_what_merging_costs_and_saves_by_hand() -> None:
     ids=["64", "8192", "fp32 adapters"],
 )
 def test_merged_pays_from_that_call_and_that_m_on(group: Group, kind: str) -> None:
-    against = schedule_of(group, kind)
-    pays = merged_pays(group, against, H200)
+    pays = merged_pays(group, lambda sized: schedule_of(sized, kind), H200)
     assert pays is not None and pays.call is not None
-    assert net(group, against, pays.call - 1) < 0 <= net(group, against, pays.call)
+    assert net(group, kind, pays.call - 1) < 0 <= net(group, kind, pays.call)
     if pays.rows is None:
-        assert net(with_rows(group, 1 << 20), against) < 0
+        assert net(with_rows(group, 1 << 20), kind) < 0
     else:
-        assert net(with_rows(group, pays.rows - 1), against) < 0 <= net(with_rows(group, pays.rows), against)
+        assert net(with_rows(group, pays.rows - 1), kind) < 0 <= net(with_rows(group, pays.rows), kind)
 
 
 def test_against_inline_one_call_never_pays_while_weights_fit() -> None:
     """Both read X once; what inline reads more, A and B, is less than merging reads and writes."""
     group = lora(64, 1024, 1024, 8)
-    pays = merged_pays(group, schedule_of(group, "inline"), H200)
+    pays = merged_pays(group, always(schedule_of(group, "inline")), H200)
     assert pays is not None
     assert pays.rows is None
     assert pays.call == -(-(2 * 1024 * 1024 + 2048 * 8) // (2048 * 8))
@@ -136,5 +139,6 @@ def test_without_branches_there_is_no_second_reader() -> None:
 
 def test_what_cannot_be_counted() -> None:
     group = bundle(64, 1024, (1024, 8), dtype="fp64")
-    assert merged_pays(group, LIBRARY, H200) is None
+    assert merged_pays(group, always(LIBRARY), H200) is None
+    assert merged_pays(lora(64, 1024, 1024, 8), lambda sized: None, H200) is None
     assert second_user(group, MERGED, H200) is None
