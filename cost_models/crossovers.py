@@ -20,8 +20,8 @@ from fusioncc.schedule import LEAST_RANK, Schedule
 
 R = letter("r")
 LIBRARY, MERGED = Schedule("library"), Schedule("merged")
-MOST_ROWS = 1 << 20
-"""Rows beyond which no crossover is looked for."""
+MOST_ROWS = 1 << 14
+"""The largest M at which a crossover is looked for."""
 Planner = Callable[[Group], Schedule | None]
 """The schedule of one kind for a group, whose M is another each time; None: there is none."""
 
@@ -29,7 +29,8 @@ Planner = Callable[[Group], Schedule | None]
 @dataclass(frozen=True)
 class Merging:
     """What merging moves once (``once``) and saves in each call (``saved``), bytes as expressions. It has paid from
-    which ``call`` on at the group's M; at which M, ``rows``, it begins to pay within one call. None: never."""
+    which ``call`` on at the group's M; at which M, ``rows``, it begins to pay within one call. None: never, or not up
+    to ``MOST_ROWS``."""
 
     once: Any
     saved: Any
@@ -64,10 +65,11 @@ def _once(group: Group) -> Any:
 def _rows(group: Group, against: Planner, device: Device, tier: str) -> int | None:
     """M at which one call begins to save what merging costs.
 
-    Solved in the closed form of one M; the form that holds there is solved next. Where they disagree, something ceases
-    to fit into the L2 between two M, or tiles change, and halving finds where.
+    Solved in the closed form of the largest M; the form that holds at the solution is solved next. Where they disagree,
+    something ceases to fit into the L2 between two M, or tiles change, and halving finds where. Where tiles change more
+    than once the sign may too: then this is one of the places.
     """
-    low, high, rows = 0, MOST_ROWS + 1, group.m
+    low, high, rows = 0, MOST_ROWS + 1, MOST_ROWS
     while high - low > 1:
         sized = with_rows(group, rows)
         pair = _pair(sized, against, device, tier)

@@ -7,7 +7,7 @@ from typing import Any
 
 from fusioncc.autotune.choose import ON_REQUEST, best
 from fusioncc.cost_models.closed_form import ClosedForm, by_dtype, by_launch, closed_form
-from fusioncc.cost_models.crossovers import LIBRARY, free_rank, merged_pays, second_user
+from fusioncc.cost_models.crossovers import LIBRARY, MOST_ROWS, free_rank, merged_pays, second_user
 from fusioncc.cost_models.letters import lettered
 from fusioncc.device import Device
 from fusioncc.group import Group
@@ -79,7 +79,7 @@ def merged_lines(group: GroupPlan, against: Schedule, device: Device) -> list[st
     if form is None or pays is None:
         return [f"    merged against {against.kind} cannot be counted"]
     call = "never" if pays.call is None else f"from call {pays.call} on"
-    rows = "at no M" if pays.rows is None else f"it begins to at M = {pays.rows}"
+    rows = f"at no M up to {MOST_ROWS}" if pays.rows is None else f"it begins to at M = {pays.rows}"
     return [
         f"    merged pays against {against.kind} {call}; in a single call {rows}",
         f"        once    {counted(form, pays.once)}",

@@ -6,7 +6,7 @@ import pytest
 
 from fusioncc.autotune.choose import best
 from fusioncc.cost_models import estimate
-from fusioncc.cost_models.crossovers import Planner, free_rank, merged_pays, second_user, with_rows
+from fusioncc.cost_models.crossovers import MOST_ROWS, Planner, free_rank, merged_pays, second_user, with_rows
 from fusioncc.cost_models.launches import launches, merging
 from fusioncc.cost_models.letters import K, M, letter
 from fusioncc.cost_models.memory import moved_bytes
@@ -64,7 +64,7 @@ def test_merged_pays_from_that_call_and_that_m_on(group: Group, kind: str) -> No
     assert pays is not None and pays.call is not None
     assert net(group, kind, pays.call - 1) < 0 <= net(group, kind, pays.call)
     if pays.rows is None:
-        assert net(with_rows(group, 1 << 20), kind) < 0
+        assert net(with_rows(group, MOST_ROWS), kind) < 0
     else:
         assert net(with_rows(group, pays.rows - 1), kind) < 0 <= net(with_rows(group, pays.rows), kind)
 
