@@ -3,8 +3,8 @@
 One model a file: ``launches`` (what is launched), ``traffic`` (bytes), ``resources`` (shared memory, registers,
 occupancy), ``tiles`` (time of an emitted grid), ``vendor`` (time of library kernels), ``memory`` (peak live bytes), and
 ``estimate``, which adds them up. Beside them ``shapes`` (histograms of shapes, buckets, what preparing kernels costs),
-and ``break_even`` (which of that is cheapest from where). Constants that measurement calibrates are all in
-``constants``.
+``break_even`` (which of that is cheapest from where), and with sympy, imported by nothing that plans, ``closed_form``
+(bytes as formulas) and ``crossovers``. Constants that measurement calibrates are all in ``constants``.
 """
 
 if not __name__.startswith("fusioncc."):

@@ -20,6 +20,8 @@ class Tensor:
     name: str
     bytes: int
     kind: Literal["input", "weight", "held", "intermediate", "output"]
+    element: int = 1
+    """Bytes of one element; 1 where ``bytes`` follow from no dtype of the group."""
 
 
 @dataclass(frozen=True)
@@ -120,5 +122,4 @@ def bundle(parts: Sequence[Launch]) -> Launch:
         return parts[0]
     reads = tuple(dict.fromkeys(tensor for part in parts for tensor in part.reads))
     writes = tuple(tensor for part in parts for tensor in part.writes)
-    widest = max(part.n for part in parts)
-    return replace(parts[0], reads=reads, writes=writes, n=widest, bundled=tuple(parts))
+    return replace(parts[0], reads=reads, writes=writes, bundled=tuple(parts))

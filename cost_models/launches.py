@@ -127,7 +127,8 @@ def _packed(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
     weights = operand_tensors("w", *(member.weight for member in members))
     biases = operand_tensors("b", *(member.bias for member in members))
     columns = sum(member.n for member in members)
-    row = Tensor("bias", columns * DTYPE_BYTES[members[0].dtype], "intermediate")
+    size = DTYPE_BYTES[members[0].dtype]
+    row = Tensor("bias", columns * size, "intermediate", size)
     results = tuple(result_tensor(group, main) for main in group.mains)
     gemm = replace(first, reads=(x_of(group), *weights, *((row,) if biases else ())), writes=results, n=columns)
     return (*([Launch("pointwise", biases, (row,))] if biases else []), gemm)
@@ -137,12 +138,12 @@ def _k_concat(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]
     """A pass over X that writes it beside ``s X A``, and for each main a vendor GEMM that is longer by that."""
     (pool,) = schedule.pools
     columns, size = concat_columns(group), DTYPE_BYTES[group.lhs.dtype]
-    xy = Tensor("xy", group.m * columns * size, "intermediate")
+    xy = Tensor("xy", group.m * columns * size, "intermediate", size)
     made = [replace(down_launch(group, pool, tier), writes=(xy,))]
     for main in group.mains:
         member = group.members[main]
         *_, gemm = vendor_gemm(group, main, xy, result_tensor(group, main))
-        buffer = Tensor(f"w{main}", columns * member.n * size, "weight")
+        buffer = Tensor(f"w{main}", columns * member.n * size, "weight", size)
         made.append(replace(gemm, reads=(xy, buffer, *operand_tensors(f"b{main}", member.bias)), k=columns))
     return tuple(made)
 
@@ -158,16 +159,27 @@ def _merged(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
         plain = group.output_of(main).dtype == member.dtype
         product = result if plain else product_tensor(main, member, "intermediate")
         *_, gemm = vendor_gemm(group, main, x_of(group), product)
-        copy = Tensor(f"merged{main}", merged_bytes(group, main), "held")
+        copy = merged_weight(group, main)
         made.append(replace(gemm, reads=(x_of(group), copy, *operand_tensors(f"b{main}", member.bias))))
         made += [] if plain else [Launch("pointwise", (product,), (result,))]
     return tuple(made)
 
 
-def merged_bytes(group: Group, main: int) -> int:
-    """Bytes of ``W + s * A @ B`` for a main member, in the dtype of W."""
-    member = group.members[main]
-    return member.k * member.n * DTYPE_BYTES[member.weight.dtype]
+def merged_weight(group: Group, main: int) -> Tensor:
+    """``W + s * A @ B`` of a main member, in the dtype of W."""
+    member, element = group.members[main], DTYPE_BYTES[group.members[main].weight.dtype]
+    return Tensor(f"merged{main}", member.k * member.n * element, "held", element)
+
+
+def merging(group: Group) -> tuple[Launch, ...]:
+    """What ``merged`` does before its first call: for each main member with a branch, read W, A and B and write the
+    sum, each once."""
+    made: list[Launch] = []
+    for main in group.joined:
+        ends = [each for branch in group.branches_of(main) for each in (branch.down, branch.up)]
+        weights = operand_tensors(f"w{main}", *(group.members[each].weight for each in (main, *ends)))
+        made.append(Launch("pointwise", weights, (merged_weight(group, main),)))
+    return tuple(made)
 
 
 BUILDERS: dict[str, Callable[[Group, Schedule, str], tuple[Launch, ...]]] = {

@@ -39,11 +39,12 @@ def peak_bytes(sequence: Sequence[Launch], keep_inputs: bool = False) -> int:
     )
 
 
-def footprint(group: Group, schedule: Schedule) -> Footprint:
-    """What ``group`` costs under ``schedule`` (``library``: before any rewrite).
+def moved_bytes(sequence: Sequence[Launch]) -> int:
+    """Every launch's operands and results once each, as if nothing stayed in the L2 between launches."""
+    return sum(tensor.bytes for launch in sequence for tensor in (*launch.reads, *launch.writes))
 
-    ``bytes``: every launch's operands and results once each, as if nothing stayed in the L2 between launches.
-    """
+
+def footprint(group: Group, schedule: Schedule) -> Footprint:
+    """What ``group`` costs under ``schedule`` (``library``: before any rewrite)."""
     sequence = launches(group, schedule)
-    moved = sum(tensor.bytes for launch in sequence for tensor in (*launch.reads, *launch.writes))
-    return Footprint(kernels=len(sequence), bytes=moved, peak_bytes=peak_bytes(sequence))
+    return Footprint(kernels=len(sequence), bytes=moved_bytes(sequence), peak_bytes=peak_bytes(sequence))

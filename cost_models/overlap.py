@@ -7,7 +7,7 @@ from fusioncc.cost_models import constants as c
 from fusioncc.cost_models.cost import Cost
 from fusioncc.cost_models.launch import Launch
 from fusioncc.cost_models.resources import RESERVED_BYTES, occupancy, shared_bytes
-from fusioncc.cost_models.tiles import grid_tiles
+from fusioncc.cost_models.tiles import grid_tiles, k_steps
 from fusioncc.device import Device
 
 
@@ -32,7 +32,7 @@ def exposed_us(down: Launch, launch: Launch, cost: Cost) -> float:
     """What remains to be seen of a down pass beside main tiles that join last, us: they wait first when those of one
     wave are through with their K loops."""
     assert down.pool is not None and launch.pool is not None
-    steps = ceil(ceil(down.k / down.pool.k_split) / down.pool.tile.block_k)
+    steps = k_steps(down)
     step = max(c.BESIDE_TILE_US * (1 + len(down.ranks)), c.BESIDE_TMA_US if launch.pool.tile.tma else 0.0)
     window = (cost.us - cost.launch) / max(cost.waves, 1.0)
     return max(step * steps - c.EARLY_START_US - window, 0.0)

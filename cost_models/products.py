@@ -9,21 +9,25 @@ from fusioncc.schedule import Pool
 
 
 def x_of(group: Group) -> Tensor:
-    return Tensor("x", group.lhs.bytes, "input")
+    return Tensor("x", group.lhs.bytes, "input", DTYPE_BYTES[group.lhs.dtype])
 
 
 def operand_tensors(label: str, *operands: Operand | None) -> tuple[Tensor, ...]:
-    return tuple(Tensor(f"{label}.{i}", each.bytes, "weight") for i, each in enumerate(operands) if each is not None)
+    return tuple(
+        Tensor(f"{label}.{i}", each.bytes, "weight", DTYPE_BYTES[each.dtype])
+        for i, each in enumerate(operands)
+        if each is not None
+    )
 
 
 def product_tensor(index: int, member: Member, kind: Literal["intermediate", "output"]) -> Tensor:
-    return Tensor(f"y{index}", member.batch * member.m * member.n * DTYPE_BYTES[member.dtype], kind)
+    element = DTYPE_BYTES[member.dtype]
+    return Tensor(f"y{index}", member.batch * member.m * member.n * element, kind, element)
 
 
 def result_tensor(group: Group, main: int) -> Tensor:
-    member = group.members[main]
-    size = member.batch * member.m * member.n * DTYPE_BYTES[group.output_of(main).dtype]
-    return Tensor(f"out{main}", size, "output")
+    member, element = group.members[main], DTYPE_BYTES[group.output_of(main).dtype]
+    return Tensor(f"out{main}", member.batch * member.m * member.n * element, "output", element)
 
 
 def vendor_gemm(group: Group, index: int, x: Tensor, out: Tensor) -> list[Launch]:
@@ -36,6 +40,7 @@ def vendor_gemm(group: Group, index: int, x: Tensor, out: Tensor) -> list[Launch
             f"w{index}.cast",
             member.weight.bytes * DTYPE_BYTES[member.dtype] // DTYPE_BYTES[member.weight.dtype],
             "intermediate",
+            DTYPE_BYTES[member.dtype],
         )
         before, weight = [Launch("pointwise", weight, (cast,))], (cast,)
     reads = (x, *weight, *operand_tensors(f"b{index}", member.bias))
@@ -59,9 +64,8 @@ def library_main(group: Group, main: int, casts: dict[str, Tensor]) -> list[Laun
         down, up = group.members[branch.down], group.members[branch.up]
         x = x_of(group)
         if DTYPE_BYTES[down.dtype] > DTYPE_BYTES[group.lhs.dtype]:
-            wide = Tensor(
-                f"x.{down.dtype}", x.bytes * DTYPE_BYTES[down.dtype] // DTYPE_BYTES[group.lhs.dtype], "intermediate"
-            )
+            element = DTYPE_BYTES[down.dtype]
+            wide = Tensor(f"x.{down.dtype}", x.bytes * element // x.element, "intermediate", element)
             if down.dtype not in casts:
                 made.append(Launch("pointwise", (x,), (wide,)))
             x = casts.setdefault(down.dtype, wide)
@@ -120,7 +124,7 @@ def down_launch(group: Group, pool: Pool, tier: str) -> Launch:
     for branch, rank in zip(branches, ranks, strict=True):
         down = group.members[branch.down]
         reads += operand_tensors(f"w{branch.down}", down.weight, down.bias)
-        writes.append(Tensor(f"p{branch.down}", pool.k_split * group.m * rank.padded * 4, "intermediate"))
+        writes.append(Tensor(f"p{branch.down}", pool.k_split * group.m * rank.padded * 4, "intermediate", 4))
         writes += [product_tensor(branch.down, down, "output")] * branch.saved
     return Launch(
         "down",
@@ -144,7 +148,7 @@ def partial_sums(launch: Launch, pool: Pool) -> dict[int, Tensor]:
 
 
 def fp32_product(group: Group, main: int, k_split: int) -> Tensor:
-    return Tensor(f"product{main}", 4 * k_split * group.m * group.members[main].n, "intermediate")
+    return Tensor(f"product{main}", 4 * k_split * group.m * group.members[main].n, "intermediate", 4)
 
 
 def product_tiles(group: Group, pool: Pool, main: int, tier: str) -> Launch:

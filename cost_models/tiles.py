@@ -1,19 +1,22 @@
 """Time of an emitted grid: tile counts, waves, tail, and a K loop between MMA, L2, memory and latency."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, hypot
+from typing import Any
 
 from fusioncc.cost_models import constants as c
 from fusioncc.cost_models.cost import Cost
 from fusioncc.cost_models.launch import Launch
 from fusioncc.cost_models.resources import occupancy, step_bytes, warp_group_mma
-from fusioncc.cost_models.traffic import traffic
+from fusioncc.cost_models.traffic import blocks, traffic
 from fusioncc.device import Device
+from fusioncc.schedule import TileConfig
 
 
 def tile_count(m: int, n: int, block_m: int, block_n: int, slices: int = 1) -> int:
     """Tiles of an ``[m, n]`` product in blocks, times the slices along K."""
-    return ceil(m / block_m) * ceil(n / block_n) * slices
+    return blocks(m, block_m) * blocks(n, block_n) * slices
 
 
 def shares(tiles: int, workers: int) -> dict[int, int]:
@@ -24,13 +27,31 @@ def shares(tiles: int, workers: int) -> dict[int, int]:
 
 def grid_tiles(launch: Launch) -> int:
     """Tiles of an emitted launch, those of all its parts."""
-    return sum(_part_tiles(part) for part in launch.parts)
+    return sum(part_tiles(part) for part in launch.parts)
 
 
-def _part_tiles(part: Launch) -> int:
+def part_tiles(part: Launch) -> int:
+    """Tiles of one part."""
     assert part.pool is not None
     tile, columns = part.pool.tile, part.pool.tile.block_n if part.body == "down" else part.n
     return tile_count(part.m, columns, tile.block_m, tile.block_n, part.pool.k_split)
+
+
+def k_steps(part: Launch) -> int:
+    """Steps of the K loop of one tile."""
+    assert part.pool is not None
+    return blocks(blocks(part.k, part.pool.k_split), part.pool.tile.block_k)
+
+
+def drawn_bytes(launch: Launch, least: Callable[[Any, Any], Any] = min) -> int:
+    """Bytes of operands that the K loops of all tiles draw through the L2. ``least``: the smaller of two sizes, which
+    of symbols is one too."""
+    drawn = 0
+    for part in launch.parts:
+        assert part.pool is not None
+        rows = least(part.m, part.pool.tile.block_m)
+        drawn += part_tiles(part) * k_steps(part) * step_bytes(part, rows)
+    return drawn
 
 
 def unit_tflops(unit: str, device: Device) -> float:
@@ -108,9 +129,9 @@ class _Grid:
 
 def _grid(part: Launch, device: Device) -> _Grid:
     assert part.pool is not None
-    steps = ceil(ceil(part.k / part.pool.k_split) / part.pool.tile.block_k)
+    steps = k_steps(part)
     times = (_l2_us(part, steps, device), _mma_us(part, steps, device), _chain_us(part, steps, device))
-    return _Grid(_part_tiles(part), *times)
+    return _Grid(part_tiles(part), *times)
 
 
 def _warp_level_hopper(launch: Launch, device: Device) -> bool:
@@ -120,22 +141,36 @@ def _warp_level_hopper(launch: Launch, device: Device) -> bool:
 def _l2_us(launch: Launch, steps: int, device: Device) -> float:
     """Time that the operands of one tile take through the L2 port of a multiprocessor, us."""
     assert launch.pool is not None
-    tile = launch.pool.tile
+    drawn = steps * step_bytes(launch, min(launch.m, launch.pool.tile.block_m))
+    return drawn * device.multiprocessors / l2_rate(launch.pool.tile, device)
+
+
+def l2_rate(tile: TileConfig, device: Device) -> float:
+    """Bytes of operands that tiles on all multiprocessors draw through their L2 ports in one us."""
     share = c.TMA_DRAW if tile.tma else c.ROW_DRAW if tile.one_row else 1.0
-    drawn = steps * step_bytes(launch, min(launch.m, tile.block_m)) * share
-    return drawn * device.multiprocessors / (device.l2_gbps * 1e3 * c.L2_SM_SHARE)
+    return device.l2_gbps * 1e3 * c.L2_SM_SHARE / share
 
 
 def _mma_us(launch: Launch, steps: int, device: Device) -> float:
     """Time that one tile takes on the arithmetic units of a multiprocessor, us."""
-    assert launch.pool is not None and launch.unit is not None
+    return steps * step_flops(launch) * device.multiprocessors / flops_rate(launch, device)
+
+
+def step_flops(launch: Launch, most: Callable[[Any, Any], Any] = max) -> int:
+    """Arithmetic of one K step of a tile, padding included. ``most``: the larger of two sizes, which of symbols is one
+    too."""
+    assert launch.pool is not None
     tile = launch.pool.tile
-    low = 0 if launch.body == "join" else sum(max(r.padded, c.INLINE_MIN_COLUMNS) * r.pieces for r in launch.ranks)
-    work = 2 * tile.block_m * ((0 if launch.body == "down" else tile.block_n) + low) * tile.block_k * steps
-    tflops = unit_tflops(launch.unit, device) * mma_fraction(launch, device)
-    if tile.one_row:
-        tflops = device.fp32_tflops * c.ROW_RATE
-    return work / (tflops * 1e6 / device.multiprocessors)
+    low = 0 if launch.body == "join" else sum(most(r.padded, c.INLINE_MIN_COLUMNS) * r.pieces for r in launch.ranks)
+    return 2 * tile.block_m * ((0 if launch.body == "down" else tile.block_n) + low) * tile.block_k
+
+
+def flops_rate(launch: Launch, device: Device) -> float:
+    """Arithmetic that the tiles of an emitted launch do on all multiprocessors in one us."""
+    assert launch.pool is not None and launch.unit is not None
+    if launch.pool.tile.one_row:
+        return device.fp32_tflops * c.ROW_RATE * 1e6
+    return unit_tflops(launch.unit, device) * mma_fraction(launch, device) * 1e6
 
 
 def _join_us(launch: Launch) -> float:

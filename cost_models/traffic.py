@@ -7,7 +7,6 @@ and its own, fit.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 
 from fusioncc.cost_models import constants as c
 from fusioncc.cost_models.launch import Launch
@@ -53,23 +52,36 @@ def warm_names(launches: Sequence[Launch], device: Device) -> tuple[frozenset[st
     return tuple(answer)
 
 
-def sweeps(rows: int, block_m: int, group_m: int, weight_bytes: int, device: Device) -> int:
-    """How often the weight is read from memory under grouped ordering.
+def blocks(size: int, block: int) -> int:
+    """Blocks that cover ``size``; of a symbol as well."""
+    return -(-size // block)
 
-    A group of ``group_m`` row blocks sweeps all columns while its rows of X stay in the L2; the next group finds the
-    weight there only if it fits.
-    """
-    return 1 if weight_bytes <= c.L2_RESIDENT * device.l2_bytes else ceil(ceil(rows / block_m) / group_m)
+
+def sweeps(rows: int, block_m: int, group_m: int) -> int:
+    """How often a weight that the L2 cannot hold is read from memory under grouped ordering: a group of ``group_m`` row
+    blocks sweeps all columns while its rows of X stay in the L2, and leaves nothing of the weight to the next."""
+    return blocks(blocks(rows, block_m), group_m)
+
+
+def streamed_names(launch: Launch, device: Device) -> frozenset[str]:
+    """Names of the weights that the L2 cannot hold while the tiles of a launch walk over them."""
+    if not launch.m or launch.body == "down":
+        return frozenset()
+    room = c.L2_RESIDENT * device.l2_bytes
+    weights = (tensor for tensor in launch.reads if tensor.kind in ("weight", "held"))
+    return frozenset(weight.name for weight in weights if weight.bytes // launch.batch > room)
+
+
+def counted(launch: Launch, warm: frozenset[str], streamed: frozenset[str], times: int) -> Traffic:
+    """Traffic of a launch that finds ``warm`` tensors in the L2 and reads the ``streamed`` ones so many times. Compares
+    no sizes, so that they may be symbols."""
+    return Traffic(
+        read=sum(t.bytes * (times if t.name in streamed else 1) for t in launch.reads if t.name not in warm),
+        warm=sum(t.bytes for t in launch.reads if t.name in warm),
+        written=sum(t.bytes for t in launch.writes),
+    )
 
 
 def traffic(launch: Launch, warm: frozenset[str], device: Device, block_m: int, group_m: int) -> Traffic:
     """Traffic of a launch whose row blocks have ``block_m`` rows and go in groups of ``group_m``."""
-    read = warmed = 0
-    for tensor in launch.reads:
-        if tensor.name in warm:
-            warmed += tensor.bytes
-        elif tensor.kind in ("weight", "held") and launch.m and launch.body != "down":
-            read += tensor.bytes * sweeps(launch.m, block_m, group_m, tensor.bytes // launch.batch, device)
-        else:
-            read += tensor.bytes
-    return Traffic(read, warmed, sum(tensor.bytes for tensor in launch.writes))
+    return counted(launch, warm, streamed_names(launch, device), sweeps(launch.m, block_m, group_m))

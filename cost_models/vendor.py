@@ -1,7 +1,9 @@
 """Time of kernels that are not ours: vendor GEMMs and the elementwise kernels between them."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import ceil, hypot
+from typing import Any
 
 from fusioncc.cost_models import constants as c
 from fusioncc.cost_models.cost import Cost
@@ -30,16 +32,38 @@ def vendor_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | 
     """A vendor GEMM: the best of the tiles and K splits it is assumed to have; a narrow one has a floor."""
     if launch.unit is None:
         return None
+    best = _best(launch, warm, device)[1]
+    if launch.n <= c.SKINNY_N < launch.k and best.us < c.SKINNY_GEMM_US:
+        return replace(best, latency=best.latency + c.SKINNY_GEMM_US - best.us)
+    return best
+
+
+def vendor_tile(launch: Launch, warm: frozenset[str], device: Device) -> tuple[int, int, int]:
+    """Rows and columns of its tiles, and slices of K."""
+    return _best(launch, warm, device)[0]
+
+
+def drawn_bytes(launch: Launch, tile: tuple[int, int, int], least: Callable[[Any, Any], Any] = min) -> int:
+    """Bytes of operands that tiles draw through the L2; see ``tiles.drawn_bytes``."""
+    block_m, block_n, _ = tile
+    whole = launch.k * _row_bytes(launch, block_m, block_n, least)
+    return tile_count(launch.m, launch.n, block_m, block_n) * launch.batch * whole
+
+
+def _row_bytes(launch: Launch, block_m: int, block_n: int, least: Callable[[Any, Any], Any] = min) -> int:
+    """Bytes of both operands of a tile, for each element along K."""
+    rows: int = least(block_m, launch.m)
+    return rows * launch.x_element + block_n * launch.w_element
+
+
+def _best(launch: Launch, warm: frozenset[str], device: Device) -> tuple[tuple[int, int, int], Cost]:
     options = [
-        _tiled(launch, warm, device, tile, split)
+        ((*tile, split), _tiled(launch, warm, device, tile, split))
         for tile in c.VENDOR_TILES
         for split in c.VENDOR_SPLITS
         if split == 1 or launch.k >= 4 * split * c.VENDOR_BLOCK_K
     ]
-    best = min(options, key=lambda cost: cost.us)
-    if launch.n <= c.SKINNY_N < launch.k and best.us < c.SKINNY_GEMM_US:
-        return replace(best, latency=best.latency + c.SKINNY_GEMM_US - best.us)
-    return best
+    return min(options, key=lambda option: option[1].us)
 
 
 def _tiled(launch: Launch, warm: frozenset[str], device: Device, tile: tuple[int, int], split: int) -> Cost:
@@ -50,7 +74,7 @@ def _tiled(launch: Launch, warm: frozenset[str], device: Device, tile: tuple[int
     depth = launch.k / split
     rate = unit_tflops(launch.unit, device) * 1e6 / device.multiprocessors
     tile_mma = 2 * block_m * block_n * depth / (rate * (1.0 if launch.unit == "fp32" else c.EMITTED_MMA))
-    tile_bytes = depth * (min(block_m, launch.m) * launch.x_element + block_n * launch.w_element)
+    tile_bytes = depth * _row_bytes(launch, block_m, block_n)
     l2_per_us = device.l2_gbps * 1e3 / device.multiprocessors * c.L2_SM_SHARE
     tile_l2 = tile_bytes * (c.TMA_DRAW if device.capability >= TMA_CAPABILITY else 1.0) / l2_per_us
     moved = traffic(launch, warm, device, block_m, c.GROUP_M_VENDOR)

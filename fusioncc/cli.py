@@ -107,6 +107,25 @@ def dump_command(
         typer.echo(summary(planned.plan))
 
 
+@app.command("traffic")
+def traffic_command(
+    target: TargetArgument,
+    device: DeviceOption = "h200",
+    schedule: ScheduleOption = None,
+    numerics: NumericsOption = None,
+    settings: SetOption = None,
+    trust: TrustOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Print what TARGET moves through memory and L2 in closed form, in M, N, K and r, and where schedules cross."""
+    with one_line_errors(debug):
+        card = get_device(device)
+        planned = plan_target(target, card, settings_of(schedule, numerics, settings), trust, debug)
+        from fusioncc.traffic_report import traffic_report
+
+        typer.echo(traffic_report(planned.plan, card), nl=False)
+
+
 @app.callback()
 def common(
     version: Annotated[

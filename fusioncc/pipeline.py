@@ -8,7 +8,7 @@ from torch import fx
 
 from fusioncc.codegen.launch import EmittedModule
 from fusioncc.config import Options
-from fusioncc.cost_models.launches import merged_bytes
+from fusioncc.cost_models.launches import merged_weight
 from fusioncc.decision import Rejected
 from fusioncc.errors import PlanError
 from fusioncc.group import DTYPE_BYTES, Group
@@ -113,7 +113,7 @@ def fingerprint(found: Found) -> str:
 def _held(kind: str, group: Group) -> str:
     """What becomes of the weights of a group, for a note."""
     if kind == "merged":
-        held = sum(merged_bytes(group, main) for main in group.joined)
+        held = sum(merged_weight(group, main).bytes for main in group.joined)
         return f"merged weights hold {held} bytes beside the weights; a write through .data needs refresh()"
     if kind == "k_concat":
         size = DTYPE_BYTES[group.lhs.dtype] * concat_columns(group) * sum(group.members[main].n for main in group.mains)

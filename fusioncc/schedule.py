@@ -6,6 +6,7 @@ that defines the emitted code. ``SCHEDULES`` lists the kinds that exist; a new k
 """
 
 from dataclasses import dataclass
+from functools import singledispatch
 from itertools import groupby
 from typing import Literal
 
@@ -63,8 +64,10 @@ LEAST_RANK = 16
 """Smallest rank of a tile: the narrowest MMA; below it Hopper falls back to the old one."""
 
 
+@singledispatch
 def padded_rank(rank: int) -> int:
-    """The rank of a tile: a power of two, at least ``LEAST_RANK``."""
+    """The rank of a tile: a power of two, at least ``LEAST_RANK``. Of a symbol, ``cost_models.letters`` says what it
+    is."""
     return max(LEAST_RANK, 1 << (rank - 1).bit_length())
 
 

@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "devices_command",
         "histogram",
     ),
-    ("pipeline", "report", "capture"),
+    ("pipeline", "report", "traffic_report", "capture"),
     ("passes",),
     ("autotune",),
     ("codegen", "runtime", "cost_models"),
@@ -59,6 +59,7 @@ TORCH_FREE = (
     "profile_file",
     "report",
     "schedule",
+    "traffic_report",
     "vendor",
 )
 

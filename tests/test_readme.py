@@ -26,6 +26,12 @@ def test_the_comparison_of_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CliRunner().invoke(app, command.split()[1:]).stdout == shown
 
 
+def test_the_formulas_of_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    (shown,) = re.findall(r"```\n(g1: M = .*?)```", README, re.DOTALL)
+    assert f"\n{shown}" in CliRunner().invoke(app, ["traffic", "examples/llama_lora.py:factory"]).stdout
+
+
 def test_every_schedule_has_a_row() -> None:
     table = README.split("## Schedules")[1].split("##")[0]
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(SCHEDULES)
