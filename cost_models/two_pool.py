@@ -1,0 +1,91 @@
+"""A persistent launch as its workers see it: tiles and their times for the simulation, and the cost that it gives back.
+
+A tile takes what the grid model says of it, with the memory, the L2 port and the arithmetic units shared by the
+programs of a multiprocessor. Down tiles beside main tiles wait for each of their loads.
+"""
+
+from dataclasses import replace
+from math import ceil
+
+from fusioncc.cost_models import constants as c
+from fusioncc.cost_models.cost import Cost
+from fusioncc.cost_models.launch import Launch
+from fusioncc.cost_models.overlap import beside_us
+from fusioncc.cost_models.pools import MainTiles, PoolLaunch, makespan_and_tail
+from fusioncc.cost_models.resources import occupancy
+from fusioncc.cost_models.tiles import grid_tiles, program_us, slice_us
+from fusioncc.device import Device
+
+
+def pool_launch(launch: Launch, cost: Cost, device: Device, memory: float = 1.0) -> PoolLaunch:
+    """The workers and tiles of a persistent launch of the given cost by :func:`~fusioncc.cost_models.tiles.grid_cost`;
+    one that is no ``two_pool`` has stripes without down workers. ``memory``: the share of the memory's time that tiles
+    take.
+
+    Raises:
+        ValueError: the launch is not persistent.
+    """
+    mains = [part for part in launch.parts if part.body != "down"]
+    (pool,) = {part.pool for part in mains if part.pool is not None}
+    if pool.workers is None:
+        raise ValueError("a launch with one program a tile has no workers")
+    members = tuple(_main_tiles(part) for part in mains)
+    programs = min(pool.workers, sum(main.tiles for main in members))
+    sharing = min(occupancy(launch, device), ceil(programs / device.multiprocessors))
+    drawn = memory * cost.dram / cost.l2 * programs / (sharing * device.multiprocessors)
+    main_us = max(program_us(part, drawn, sharing, device) for part in mains)
+    join_us = max(_join_us(part) for part in mains) / sharing
+    if not launch.waits:
+        return PoolLaunch(pool.workers, 0, members, 0, 0.0, main_us + join_us)
+    down = next(part for part in launch.parts if part.body == "down")
+    assert down.pool is not None
+    return PoolLaunch(
+        workers=pool.workers,
+        down_workers=down.pool.workers or 0,
+        mains=members,
+        down_tiles=grid_tiles(down),
+        down_us=max(program_us(down, drawn, sharing, device), beside_us(down, launch)),
+        main_us=main_us,
+        join_us=join_us,
+        atomic_us=c.ATOMIC_US,
+        k_split=down.pool.k_split,
+        late=down.pool.late,
+        chunk=pool.chunk,
+    )
+
+
+def pooled(cost: Cost, pools: PoolLaunch, share: float) -> Cost:
+    """The cost of a ``two_pool`` launch with the waits and the tail of its simulation in place of the even shares of
+    the grid model; of the tail, the ``share`` that :func:`tail_share` answers."""
+    makespan, tail = makespan_and_tail(pools)
+    fluid = max(cost.dram, cost.l2, cost.mma)
+    return replace(cost, latency=c.EMITTED_RAMP_US + max(makespan - tail - fluid, 0.0), tail=tail * share)
+
+
+def tail_share(launch: Launch, cost: Cost, device: Device) -> float:
+    """What the workers that are left in the tail need of their time: they have the memory to themselves."""
+    alone, shared = (pool_launch(launch, cost, device, memory).main_us for memory in (0.0, 1.0))
+    return alone / shared
+
+
+def with_wait(cost: Cost, launch: Launch, device: Device) -> Cost:
+    """The cost of a ``two_pool`` launch without a simulation: its first main tiles wait for the last flag, and each
+    tile of a worker joins (the last one does so in the model of a grid)."""
+    pools = pool_launch(launch, cost, device)
+    joins = (ceil(pools.tiles / pools.programs) - 1) * (pools.tile_us - pools.main_us)
+    return replace(cost, latency=cost.latency + joins + max(pools.flags_us - pools.main_us, 0.0))
+
+
+def _join_us(part: Launch) -> float:
+    """What a worker spends on the join of one tile behind its K loop, us."""
+    assert part.pool is not None
+    if part.body != "join":
+        return 0.0
+    return (c.TMA_JOIN_US if part.pool.tile.tma else c.LAST_JOIN_US) + slice_us(part) * part.slices
+
+
+def _main_tiles(part: Launch) -> MainTiles:
+    assert part.pool is not None
+    tile = part.pool.tile
+    blocks = (ceil(part.m / tile.block_m), ceil(part.n / tile.block_n))
+    return MainTiles(*blocks, part.pool.group_m, joins=part.waits_inside and part.body == "join")
