@@ -10,11 +10,15 @@ from math import ceil
 from fusioncc.cost_models import constants as c
 from fusioncc.cost_models.cost import Cost
 from fusioncc.cost_models.launch import Launch
+from fusioncc.cost_models.launches import launches
 from fusioncc.cost_models.overlap import beside_us
 from fusioncc.cost_models.pools import MainTiles, PoolLaunch, makespan_and_tail
 from fusioncc.cost_models.resources import occupancy
-from fusioncc.cost_models.tiles import grid_tiles, program_us, slice_us
+from fusioncc.cost_models.tiles import grid_cost, grid_tiles, program_us, slice_us
+from fusioncc.cost_models.traffic import warm_names
 from fusioncc.device import Device
+from fusioncc.group import Group
+from fusioncc.schedule import Schedule
 
 
 def pool_launch(launch: Launch, cost: Cost, device: Device, memory: float = 1.0) -> PoolLaunch:
@@ -25,7 +29,7 @@ def pool_launch(launch: Launch, cost: Cost, device: Device, memory: float = 1.0)
     Raises:
         ValueError: the launch is not persistent.
     """
-    mains = [part for part in launch.parts if part.body != "down"]
+    mains = [part for part in launch.parts if part.body != "down"] or list(launch.parts)
     (pool,) = {part.pool for part in mains if part.pool is not None}
     if pool.workers is None:
         raise ValueError("a launch with one program a tile has no workers")
@@ -52,6 +56,17 @@ def pool_launch(launch: Launch, cost: Cost, device: Device, memory: float = 1.0)
         late=down.pool.late,
         chunk=pool.chunk,
     )
+
+
+def persistent_launches(group: Group, schedule: Schedule, device: Device, tier: str = "fp32") -> tuple[PoolLaunch, ...]:
+    """The persistent launches of ``schedule``, in order; none that cannot be estimated."""
+    sequence = launches(group, schedule, tier)
+    found = []
+    for launch, warm in zip(sequence, warm_names(sequence, device), strict=True):
+        cost = grid_cost(launch, warm, device) if launch.pool is not None and launch.pool.workers is not None else None
+        if cost is not None:
+            found.append(pool_launch(launch, cost, device))
+    return tuple(found)
 
 
 def pooled(cost: Cost, pools: PoolLaunch, share: float) -> Cost:
@@ -86,6 +101,6 @@ def _join_us(part: Launch) -> float:
 
 def _main_tiles(part: Launch) -> MainTiles:
     assert part.pool is not None
-    tile = part.pool.tile
-    blocks = (ceil(part.m / tile.block_m), ceil(part.n / tile.block_n))
-    return MainTiles(*blocks, part.pool.group_m, joins=part.waits_inside and part.body == "join")
+    rows = ceil(part.m / part.pool.tile.block_m)
+    joins = part.waits_inside and part.body == "join"
+    return MainTiles(rows, grid_tiles(part) // rows, part.pool.group_m, joins)

@@ -89,6 +89,7 @@ def dump_command(
     schedule: ScheduleOption = None,
     numerics: NumericsOption = None,
     settings: SetOption = None,
+    plots: Annotated[bool, typer.Option("--plots", help="Also draw each group; needs fusioncc[plots].")] = False,
     trust: TrustOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -97,9 +98,12 @@ def dump_command(
         if not out.strip():
             raise TargetError("--out is empty; give the folder to write into ('.' for this one)")
         from fusioncc.dump import write
+        from fusioncc.plots import require_matplotlib
 
+        if plots:
+            require_matplotlib()
         planned = plan_target(target, device, settings_of(device, schedule, numerics, settings), trust, debug)
-        for path in write(planned, Path(out)):
+        for path in write(planned, Path(out), plots=plots):
             typer.echo(path)
         typer.echo(summary(planned.plan))
 

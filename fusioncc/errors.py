@@ -33,6 +33,10 @@ class TraceError(FusionError):
     """A trace was asked for, and nothing was recorded."""
 
 
+class MissingExtraError(FusionError):
+    """A package of an optional extra is needed and not installed; the message names the extra."""
+
+
 class EmissionError(FusionError):
     """A schedule has no emitted form for a group."""
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 # From the top. A name covers the modules below it unless a longer name is listed.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("fusioncc", "__main__", "cli", "dump", "targets", "api", "backend", "fusion_pass", "records"),
+    ("fusioncc", "__main__", "cli", "dump", "plots", "targets", "api", "backend", "fusion_pass", "records"),
     ("pipeline", "report", "capture"),
     ("passes",),
     ("autotune",),
