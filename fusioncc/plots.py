@@ -77,13 +77,13 @@ def draw_lanes(matplotlib: Any, axes: Any, launch: PoolLaunch) -> None:
         bars["tail"].append((worker, timeline.ends[worker], timeline.makespan))
     for kind, found in bars.items():
         if found:
-            corners = [[(a, w), (b, w), (b, w + 0.9), (a, w + 0.9)] for w, a, b in found]
+            corners = [[(a, w), (b, w), (b, w + 1), (a, w + 1)] for w, a, b in found]
             label = f"tail, {timeline.tail:.1f} us on the average" if kind == "tail" else f"{kind} ({len(found)})"
             bar = {"facecolors": COLORS[kind], "edgecolors": "white", "linewidths": 0.2, "label": label}
             axes.add_collection(matplotlib.collections.PolyCollection(corners, **bar))
     axes.set(xlim=(0, timeline.makespan), ylim=(len(timeline.lanes), 0), xlabel="us, simulated", ylabel="worker")
     axes.set_title(f"{launch.tiles} main and {launch.down_tiles} down tiles: {timeline.makespan:.1f} us")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2, frameon=False)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, frameon=False)
 
 
 def draw_roofline(axes: Any, group: GroupPlan, device: Device) -> None:
@@ -109,4 +109,4 @@ def draw_roofline(axes: Any, group: GroupPlan, device: Device) -> None:
         )
     axes.set(xlabel="FLOP for each byte through the memory", ylabel="TFLOP/s, predicted")
     axes.set_title(f"roofline: {limit.peak_tflops:g} TFLOP/s {limit.unit}, {limit.dram_gbps:g} GB/s")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2, frameon=False)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, frameon=False)
