@@ -6,6 +6,7 @@ programs of a multiprocessor. Down tiles beside main tiles wait for each of thei
 
 from dataclasses import replace
 from math import ceil
+from operator import mul
 
 from fusioncc.cost_models import constants as c
 from fusioncc.cost_models.cost import Cost
@@ -29,22 +30,23 @@ def pool_launch(launch: Launch, cost: Cost, device: Device, memory: float = 1.0)
     Raises:
         ValueError: the launch is not persistent.
     """
-    mains = [part for part in launch.parts if part.body != "down"] or list(launch.parts)
-    (pool,) = {part.pool for part in mains if part.pool is not None}
-    if pool.workers is None:
+    if launch.pool is None or launch.pool.workers is None:
         raise ValueError("a launch with one program a tile has no workers")
+    workers, parts = launch.pool.workers, launch.parts
+    mains = [part for part in parts if part.body != "down"] if launch.waits else list(parts)
     members = tuple(_main_tiles(part) for part in mains)
-    programs = min(pool.workers, sum(main.tiles for main in members))
+    tiles = [main.tiles for main in members]
+    programs = min(workers, sum(tiles))
     sharing = min(occupancy(launch, device), ceil(programs / device.multiprocessors))
     drawn = memory * cost.dram / cost.l2 * programs / (sharing * device.multiprocessors)
-    main_us = max(program_us(part, drawn, sharing, device) for part in mains)
+    main_us = sum(map(mul, tiles, (program_us(part, drawn, sharing, device) for part in mains))) / sum(tiles)
     join_us = max(_join_us(part) for part in mains) / sharing
     if not launch.waits:
-        return PoolLaunch(pool.workers, 0, members, 0, 0.0, main_us + join_us)
+        return PoolLaunch(workers, 0, members, 0, 0.0, main_us + join_us)
     down = next(part for part in launch.parts if part.body == "down")
     assert down.pool is not None
     return PoolLaunch(
-        workers=pool.workers,
+        workers=workers,
         down_workers=down.pool.workers or 0,
         mains=members,
         down_tiles=grid_tiles(down),
@@ -54,7 +56,7 @@ def pool_launch(launch: Launch, cost: Cost, device: Device, memory: float = 1.0)
         atomic_us=c.ATOMIC_US,
         k_split=down.pool.k_split,
         late=down.pool.late,
-        chunk=pool.chunk,
+        chunk=launch.pool.chunk,
     )
 
 

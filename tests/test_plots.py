@@ -20,7 +20,7 @@ from fusioncc.errors import MissingExtraError
 from fusioncc.plan import GroupPlan
 from fusioncc.plots import pictures
 from fusioncc.schedule import Pool, Schedule, TileConfig
-from tests.cost_models.groups import lora
+from tests.cost_models.groups import bundle, lora
 from tests.plans import lora_group, lora_plan, planned
 
 H200 = get_device("h200")
@@ -125,3 +125,13 @@ def test_points_stand_where_the_estimates_are() -> None:
     assert found["inline"].tflops == pytest.approx(inline.estimate.flops / inline.estimate.us * 1e6 / 1e12)
     assert found["inline"].intensity == inline.estimate.flops / inline.estimate.bytes
     assert found["library"].intensity < found["inline"].intensity < 64, "64 rows: 64 FLOP for each byte of W alone"
+
+
+def test_tiles_of_every_member_of_a_persistent_launch_are_shown() -> None:
+    """Members with tiles of their own share the workers."""
+    group = bundle(512, 4096, (4096, 0), (1024, 0))
+    wide, narrow = TileConfig(128, 256, 64, 8, 3, tma=True), TileConfig(128, 128, 64, 8, 4, tma=True)
+    pools = tuple(Pool("main", (at,), tile, 0, workers=132) for at, tile in enumerate((wide, narrow)))
+    (launch,) = persistent_launches(group, Schedule("horizontal", pools), H200)
+    assert [main.tiles for main in launch.mains] == [4 * 16, 4 * 8]
+    assert launch.programs == 96 and launch.late == 0 and launch.chunk is None
