@@ -6,7 +6,7 @@ from fusioncc.cost_models.launches import launches
 from fusioncc.cost_models.overlap import exposed_us, hides, overlapped, started_early
 from fusioncc.cost_models.tiles import grid_cost
 from fusioncc.cost_models.traffic import warm_names
-from fusioncc.cost_models.two_pool import pool_launch, pooled, tail_share, with_wait
+from fusioncc.cost_models.two_pool import pool_launch, pooled, with_wait
 from fusioncc.cost_models.vendor import pointwise_cost, vendor_cost
 from fusioncc.device import Device
 from fusioncc.group import Group
@@ -44,7 +44,7 @@ def estimate(group: Group, schedule: Schedule, device: Device, tier: str = "fp32
             hidden = exposed_us(before, launch, cost) if before and hides(before, launch, device) else None
             cost = started_early(costs.pop(), cost, hidden)
         if launch.waits:
-            cost = pooled(cost, pool_launch(launch, cost, device), tail_share(launch, cost, device))
+            cost = pooled(cost, pool_launch(launch, cost, device))
         before = launch
         (beside if launch.beside else costs).append(cost)
     costs += [overlapped(beside)] if beside else []

@@ -1,11 +1,11 @@
 """A persistent launch as its workers see it: tiles and their times for the simulation, and the cost that it gives back.
 
-A tile takes what the grid model says of it, with the memory, the L2 port and the arithmetic units shared by the
-programs of a multiprocessor. Down tiles beside main tiles wait for each of their loads.
+A tile takes what the grid model says of it, with the L2 port and the arithmetic units shared by the programs of a
+multiprocessor. Down tiles beside main tiles wait for each of their loads.
 """
 
 from dataclasses import replace
-from math import ceil
+from math import ceil, hypot
 from operator import mul
 
 from fusioncc.cost_models import constants as c
@@ -22,10 +22,10 @@ from fusioncc.group import Group
 from fusioncc.schedule import Schedule
 
 
-def pool_launch(launch: Launch, cost: Cost, device: Device, memory: float = 1.0) -> PoolLaunch:
+def pool_launch(launch: Launch, cost: Cost, device: Device, memory: float = 0.0) -> PoolLaunch:
     """The workers and tiles of a persistent launch of the given cost by :func:`~fusioncc.cost_models.tiles.grid_cost`;
-    one that is no ``two_pool`` has stripes without down workers. ``memory``: the share of the memory's time that tiles
-    take.
+    one that is no ``two_pool`` has stripes without down workers. ``memory``: how much of the memory's time is in
+    that of the tiles, 0 where it is counted for the launch as a whole, 1 for tiles as they are seen on the card.
 
     Raises:
         ValueError: the launch is not persistent.
@@ -61,28 +61,22 @@ def pool_launch(launch: Launch, cost: Cost, device: Device, memory: float = 1.0)
 
 
 def persistent_launches(group: Group, schedule: Schedule, device: Device, tier: str = "fp32") -> tuple[PoolLaunch, ...]:
-    """The persistent launches of ``schedule``, in order; none that cannot be estimated."""
+    """The persistent launches of ``schedule`` as they are seen on the card, in order; none that cannot be estimated."""
     sequence = launches(group, schedule, tier)
     found = []
     for launch, warm in zip(sequence, warm_names(sequence, device), strict=True):
         cost = grid_cost(launch, warm, device) if launch.pool is not None and launch.pool.workers is not None else None
         if cost is not None:
-            found.append(pool_launch(launch, cost, device))
+            found.append(pool_launch(launch, cost, device, memory=1.0))
     return tuple(found)
 
 
-def pooled(cost: Cost, pools: PoolLaunch, share: float) -> Cost:
-    """The cost of a ``two_pool`` launch with the waits and the tail of its simulation in place of the even shares of
-    the grid model; of the tail, the ``share`` that :func:`tail_share` answers."""
+def pooled(cost: Cost, pools: PoolLaunch) -> Cost:
+    """The cost of a ``two_pool`` launch with the makespan of ``pools`` in place of even shares: as in the grid model it
+    hides the memory, and the memory hides it, in part."""
     makespan, tail = makespan_and_tail(pools)
-    fluid = max(cost.dram, cost.l2, cost.mma)
-    return replace(cost, latency=c.EMITTED_RAMP_US + max(makespan - tail - fluid, 0.0), tail=tail * share)
-
-
-def tail_share(launch: Launch, cost: Cost, device: Device) -> float:
-    """What the workers that are left in the tail need of their time: they have the memory to themselves."""
-    alone, shared = (pool_launch(launch, cost, device, memory).main_us for memory in (0.0, 1.0))
-    return alone / shared
+    rest = max(c.EMITTED_RAMP_US + hypot(cost.dram, makespan) - max(cost.dram, cost.l2, cost.mma), 0.0)
+    return replace(cost, latency=rest - min(tail, rest), tail=min(tail, rest))
 
 
 def with_wait(cost: Cost, launch: Launch, device: Device) -> Cost:

@@ -15,7 +15,7 @@ from fusioncc.cost_models.launches import launches
 from fusioncc.cost_models.pools import PoolLaunch
 from fusioncc.cost_models.resources import occupancy
 from fusioncc.cost_models.tiles import grid_cost, tile_count
-from fusioncc.cost_models.two_pool import pool_launch, pooled, tail_share
+from fusioncc.cost_models.two_pool import pool_launch, pooled
 from fusioncc.device import Device
 from fusioncc.group import Group
 from fusioncc.schedule import Pool, Schedule, padded_rank
@@ -77,8 +77,7 @@ def divided(group: Group, pools: Pools, device: Device, tier: str = "fp32") -> t
     cost = grid_cost(launch, frozenset(), device)
     if cost is None:
         return inf, pools
-    share = tail_share(launch, cost, device)
-    timed = [(pooled(cost, each, share).us, each) for each in divisions(pool_launch(launch, cost, device))]
+    timed = [(pooled(cost, each).us, each) for each in divisions(pool_launch(launch, cost, device))]
     least, best = min(timed, key=lambda each: each[0])
 
     def of(pool: Pool) -> Pool:

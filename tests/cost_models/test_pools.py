@@ -207,3 +207,19 @@ def test_a_late_down_pass_costs_what_its_flags_cost() -> None:
     down, main = found[0].pools
     whole = estimate(group, Schedule("two_pool", (replace(down, workers=1, k_split=1), main)), H200)
     assert down.k_split > 1 and whole is not None and whole.us > 2 * found[1].us
+
+
+@given(
+    factor=st.floats(1.0, 8.0),
+    figure=st.sampled_from(("dram_gbps", "l2_gbps", "bf16_tflops")),
+    m=st.integers(1, 3000),
+    late=st.integers(0, 3),
+)
+def test_a_faster_device_is_never_slower_with_stripes(factor: float, figure: str, m: int, late: int) -> None:
+    tile = TileConfig(64, 128, 64, 4, 4)
+    down = Pool("down", (1,), replace(tile, block_n=16), 0, workers=16, k_split=2, late=late)
+    schedule = Schedule("two_pool", (down, Pool("main", (0,), tile, 0, workers=132)))
+    group, faster = lora(m, 1024, 2048, 8), replace(H200, **{figure: getattr(H200, figure) * factor})
+    slow, fast = estimate(group, schedule, H200), estimate(group, schedule, faster)
+    assert slow is not None and fast is not None
+    assert fast.us <= slow.us + 1e-9
