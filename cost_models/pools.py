@@ -6,7 +6,7 @@ everyone runs main tiles, from stripes or from a queue. A main tile that joins a
 the down tiles of its rows are published. Down workers never wait, so the down pass is simulated first, by itself.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapify, heapreplace
@@ -130,7 +130,7 @@ class Timeline:
     @property
     def tail(self) -> float:
         """How long a worker, on the average, is done before the last one."""
-        return self.makespan - sum(self.ends) / len(self.ends)
+        return _tail(self.ends)
 
 
 def simulate(launch: PoolLaunch) -> Timeline:
@@ -152,7 +152,11 @@ def makespan_and_tail(launch: PoolLaunch) -> tuple[float, float]:
     for worker, _, _, _, end, _ in _events(launch, launch.tiles - skipped * turn):
         ends[worker] = end
     whole = skipped * (launch.tile_us if launch.chunk is None else launch.chunk * launch.tile_us + launch.atomic_us)
-    return max(ends) + whole, max(ends) - sum(ends) / len(ends)
+    return max(ends) + whole, _tail(ends)
+
+
+def _tail(ends: Sequence[float]) -> float:
+    return max(max(ends) - sum(ends) / len(ends), 0.0)
 
 
 def _events(launch: PoolLaunch, tiles: int) -> Iterator[Event]:
