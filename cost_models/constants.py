@@ -91,6 +91,10 @@ ROW_DRAW = 0.4
 ROW_RATE = 0.4
 """Fraction of the fp32 rate of a tile of one row: beside its multiply-add it widens both operands. Assumed."""
 
+ATOMIC_US = 0.7
+"""One atomic of a waiting kernel, there and back: a tile taken, a flag published or read, us. Assumed: a round trip to
+the L2."""
+
 SLICE_US_KB = 0.04
 """One more slice of partial sums read by every tile of the consumer, us for each KiB of it. Measured behind a K loop:
 0.02 us at 16x16, 0.2 at 64x16, 0.5 at 64x64."""

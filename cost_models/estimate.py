@@ -6,6 +6,7 @@ from fusioncc.cost_models.launches import launches
 from fusioncc.cost_models.overlap import exposed_us, hides, overlapped, started_early
 from fusioncc.cost_models.tiles import grid_cost
 from fusioncc.cost_models.traffic import warm_names
+from fusioncc.cost_models.two_pool import pool_launch, pooled, with_wait
 from fusioncc.cost_models.vendor import pointwise_cost, vendor_cost
 from fusioncc.device import Device
 from fusioncc.group import Group
@@ -13,12 +14,14 @@ from fusioncc.schedule import Estimate, Schedule
 
 
 def launch_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | None:
-    """Cost of one launch that finds the tensors named ``warm`` in the L2; None: cannot be estimated."""
+    """Cost of one launch that finds the tensors named ``warm`` in the L2, without a simulation of its workers; None:
+    cannot be estimated."""
     if launch.body == "pointwise":
         return pointwise_cost(launch, warm, device)
     if launch.body == "vendor":
         return vendor_cost(launch, warm, device)
-    return grid_cost(launch, warm, device)
+    cost = grid_cost(launch, warm, device)
+    return with_wait(cost, launch, device) if cost is not None and launch.waits else cost
 
 
 def estimate(group: Group, schedule: Schedule, device: Device, tier: str = "fp32") -> Estimate | None:
@@ -40,6 +43,8 @@ def estimate(group: Group, schedule: Schedule, device: Device, tier: str = "fp32
         if launch.pool is not None and launch.pool.dependent and costs:
             hidden = exposed_us(before, launch, cost) if before and hides(before, launch, device) else None
             cost = started_early(costs.pop(), cost, hidden)
+        if launch.waits:
+            cost = pooled(cost, pool_launch(launch, cost, device))
         before = launch
         (beside if launch.beside else costs).append(cost)
     costs += [overlapped(beside, device)] if beside else []

@@ -71,6 +71,11 @@ class Launch:
         return self.bundled or (self,)
 
     @property
+    def waits(self) -> bool:
+        """Whether workers of the launch wait for others (``two_pool``)."""
+        return any(part.waits_inside for part in self.parts)
+
+    @property
     def joins_last(self) -> bool:
         """Whether its tiles read the down products behind their K loops."""
         return self.body == "join" and self.pool is not None and (self.waits_inside or self.pool.joins_last)

@@ -31,11 +31,16 @@ def overlapped(costs: Sequence[Cost], device: Device) -> Cost:
 def exposed_us(down: Launch, launch: Launch, cost: Cost) -> float:
     """What remains to be seen of a down pass beside main tiles that join last, us: they wait first when those of one
     wave are through with their K loops."""
+    window = (cost.us - cost.launch) / max(cost.waves, 1.0)
+    return max(beside_us(down, launch) - c.EARLY_START_US - window, 0.0)
+
+
+def beside_us(down: Launch, launch: Launch) -> float:
+    """Time of a down tile beside the main tiles of ``launch``, us."""
     assert down.pool is not None and launch.pool is not None
     steps = k_steps(down)
     step = max(c.BESIDE_TILE_US * (1 + len(down.ranks)), c.BESIDE_TMA_US if launch.pool.tile.tma else 0.0)
-    window = (cost.us - cost.launch) / max(cost.waves, 1.0)
-    return max(step * steps - c.EARLY_START_US - window, 0.0)
+    return step * steps
 
 
 def started_early(before: Cost, cost: Cost, exposed: float | None) -> Cost:

@@ -134,6 +134,13 @@ def _grid(part: Launch, device: Device) -> _Grid:
     return _Grid(part_tiles(part), *times)
 
 
+def program_us(part: Launch, drawn: float, sharing: int, device: Device) -> float:
+    """Time of one tile of a part, us, on a multiprocessor that ``sharing`` programs share all the while; ``drawn``: the
+    time of the memory over that of the L2 ports."""
+    grid = _grid(part, device)
+    return hypot(sharing * drawn * grid.l2, sharing * grid.l2, sharing * grid.mma, grid.chain)
+
+
 def _warp_level_hopper(launch: Launch, device: Device) -> bool:
     return device.capability == 90 and not warp_group_mma(launch, device)
 

@@ -91,6 +91,7 @@ def dump_command(
     schedule: ScheduleOption = None,
     numerics: NumericsOption = None,
     settings: SetOption = None,
+    plots: Annotated[bool, typer.Option("--plots", help="Also draw each group; needs fusioncc[plots].")] = False,
     trust: TrustOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -99,10 +100,13 @@ def dump_command(
         if not out.strip():
             raise TargetError("--out is empty; give the folder to write into ('.' for this one)")
         from fusioncc.dump import write
+        from fusioncc.plots import require_matplotlib
 
+        if plots:
+            require_matplotlib()
         card = get_device(device)
         planned = plan_target(target, card, settings_of(schedule, numerics, settings), trust, debug)
-        for path in write(planned, Path(out)):
+        for path in write(planned, Path(out), plots=plots):
             typer.echo(path)
         typer.echo(summary(planned.plan))
 

@@ -6,25 +6,31 @@ from pathlib import Path
 from fusioncc.api import Planned
 from fusioncc.errors import PlanError, TargetError
 from fusioncc.plan import Plan
+from fusioncc.plots import pictures
 from fusioncc.report import decisions
 
 PLAN = "plan.json"
 
 
-def write(planned: Planned, folder: Path) -> list[Path]:
-    """Write ``before.txt``, ``after.txt``, ``plan.json``, ``decisions.md`` and ``kernels/*.py`` into ``folder``.
+def write(planned: Planned, folder: Path, *, plots: bool = False) -> list[Path]:
+    """Write ``before.txt``, ``after.txt``, ``plan.json``, ``decisions.md``, ``kernels/*.py`` and, with ``plots``, a
+    picture of each group, ``plots/*.svg``, into ``folder``.
 
-    Equal input gives equal bytes. Kernels that an earlier dump left, as its ``plan.json`` lists them, are removed;
-    no other file is touched. Returns the paths written, in order.
+    Equal input gives equal bytes. Kernels and pictures that an earlier dump left, as its ``plan.json`` lists them, are
+    removed; no other file is touched. Returns the paths written, in order.
 
     Raises:
+        MissingExtraError: ``plots`` is set, and matplotlib is not there.
         TargetError: ``folder`` is not a folder, or holds a ``plan.json`` that is not a plan.
         OSError: the folder cannot be written.
     """
     if folder.exists() and not folder.is_dir():
         raise TargetError(f"{folder} is not a folder")
     files = {Path("kernels") / f"{module.name}.py": module.source for module in planned.modules}
-    for stale in earlier_kernels(folder) - files.keys():
+    files |= (
+        {Path("plots") / f"{name}.svg": picture for name, picture in pictures(planned.plan).items()} if plots else {}
+    )
+    for stale in earlier_files(folder) - files.keys():
         (folder / stale).unlink(missing_ok=True)
     files |= {
         Path("before.txt"): without_folders(planned.before),
@@ -39,8 +45,8 @@ def write(planned: Planned, folder: Path) -> list[Path]:
     return [folder / name for name in files]
 
 
-def earlier_kernels(folder: Path) -> set[Path]:
-    """Kernel files, relative to ``folder``, of the plan that an earlier dump wrote there."""
+def earlier_files(folder: Path) -> set[Path]:
+    """Kernels and pictures, relative to ``folder``, of the plan that an earlier dump wrote there."""
     path = folder / PLAN
     if not path.exists():
         return set()
@@ -48,7 +54,8 @@ def earlier_kernels(folder: Path) -> set[Path]:
         plan = Plan.from_json(path.read_bytes())
     except PlanError as error:
         raise TargetError(f"{path} was not written by this version of fusioncc; choose another folder") from error
-    return {Path("kernels") / f"{group.kernel}.py" for group in plan.groups if re.fullmatch(r"\w+", group.kernel)}
+    kernels = {Path("kernels") / f"{group.kernel}.py" for group in plan.groups if re.fullmatch(r"\w+", group.kernel)}
+    return kernels | {Path("plots") / f"{group.name}.svg" for group in plan.groups if re.fullmatch(r"\w+", group.name)}
 
 
 def without_folders(graph: str) -> str:

@@ -41,6 +41,10 @@ class CalibrationError(FusionError):
     """The card cannot be measured: there is none, or a measurement came out as nothing a card can have."""
 
 
+class MissingExtraError(FusionError):
+    """A package of an optional extra is needed and not installed; the message names the extra."""
+
+
 class EmissionError(FusionError):
     """A schedule has no emitted form for a group."""
 

@@ -162,6 +162,7 @@ def describe_pool(pool: Pool) -> str:
         f"K in {pool.k_split} slices" if pool.k_split > 1 else "",
         f"{pool.workers} workers" if pool.workers is not None else "",
         f"chunks of {pool.chunk}" if pool.chunk is not None else "",
+        f"late by {counted(pool.late, 'turn')}" if pool.late else "",
         "starts during the launch before" if pool.dependent else "",
         "joins last" if pool.joins_last else "",
     ]

@@ -7,7 +7,7 @@ idle.
 
 from dataclasses import replace
 
-from fusioncc.autotune.two_pool import with_workers
+from fusioncc.autotune.two_pool import divided, with_workers
 from fusioncc.cost_models.resources import resident
 from fusioncc.device import Device
 from fusioncc.group import Group
@@ -21,7 +21,8 @@ def fit_workers(group: Group, schedule: Schedule, compiled: tuple[Compiled, ...]
     fitting = resident_a_multiprocessor(schedule, compiled, device)
     if fitting is None:
         return schedule
-    return replace(schedule, pools=with_workers(group, schedule.pools, device, fitting))
+    _, pools = divided(group, with_workers(group, schedule.pools, device, fitting), device)
+    return replace(schedule, pools=pools)
 
 
 def resident_a_multiprocessor(schedule: Schedule, compiled: tuple[Compiled, ...], device: Device) -> int | None:

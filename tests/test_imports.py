@@ -16,6 +16,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "__main__",
         "cli",
         "dump",
+        "plots",
         "targets",
         "api",
         "backend",

@@ -141,7 +141,9 @@ def _ranked_pools(group: Group, device: Device, kind: str, way: int, tier: str) 
     for at in reversed(range(len(found))):
         order = _in_order(timed[at], found[at].consumers, timed[at - 1] if at else [], consumer, device)
         consumer = order[0]
-        ranked.append(tuple(each.choice.pools for each in order))
+        choices = tuple(each.choice.pools for each in order)
+        closer = KINDS[kind].settled
+        ranked.append(closer(group, device, choices, tier) if closer else choices)
     return tuple(reversed(ranked))
 
 

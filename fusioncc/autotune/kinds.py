@@ -5,7 +5,7 @@ chosen by itself and nothing is multiplied out. Where main members may share a l
 own. A new kind is one more entry of ``KINDS``.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,7 +14,7 @@ from fusioncc.autotune import knobs
 from fusioncc.autotune.side_by_side import side_by_side_ways
 from fusioncc.autotune.step import Step, down_pass, one_row, starts_early, tma_workers
 from fusioncc.autotune.streams import streams_illegal, streams_ways
-from fusioncc.autotune.two_pool import two_pool_ways
+from fusioncc.autotune.two_pool import settled, two_pool_ways
 from fusioncc.device import Device
 from fusioncc.group import Group
 from fusioncc.schedule import Pool, TileConfig
@@ -26,11 +26,13 @@ BATCHED = "batched members have no emitted form yet"
 @dataclass(frozen=True)
 class Kind:
     """``illegal(group)`` answers with a reason or an empty string; ``ways(group, device)`` with the launches, in order,
-    of each way to run the kind."""
+    of each way to run the kind. ``settled(group, device, ranked, tier)`` may have a closer look at the ranking of what
+    a launch may be, and answer with a better one."""
 
     name: str
     illegal: Callable[[Group], str]
     ways: Callable[[Group, Device], tuple[tuple[Step, ...], ...]]
+    settled: Callable[[Group, Device, Sequence[tuple[Pool, ...]], str], tuple[tuple[Pool, ...], ...]] | None = None
 
 
 def bundles(group: Group) -> tuple[tuple[tuple[int, ...], ...], ...]:
@@ -102,7 +104,7 @@ KINDS: dict[str, Kind] = {
         Kind("horizontal", _batched, partial(side_by_side_ways, uniform=False)),
         Kind("split", _no_form, _split_ways),
         Kind("inline", _no_form, _inline_ways),
-        Kind("two_pool", _no_form, two_pool_ways),
+        Kind("two_pool", _no_form, two_pool_ways, settled),
         Kind("packed", packing.refusal, lambda group, device: ()),
         Kind("k_concat", packing.concat_refusal, _concat_ways),
         Kind("merged", _no_form, lambda group, device: ()),

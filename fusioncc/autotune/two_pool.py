@@ -1,25 +1,32 @@
 """The one launch of ``two_pool``, and the pools it may take: main tiles and slices of K.
 
-How many workers there are follows from what is resident at once, and how many of them begin with down tiles from the
-number of those: the cost model does not tell such choices apart, nor stripes from queues. A plan may name others.
+How many workers there are follows from what is resident at once. How many of them begin with down tiles, and whether
+main tiles come from stripes or from a queue, is settled last, by the simulated makespan of a few such divisions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import ceil
+from math import ceil, inf
 
 from fusioncc.autotune import knobs
 from fusioncc.autotune.step import Step, down_side, tma_workers
+from fusioncc.cost_models.launch import Launch
 from fusioncc.cost_models.launches import launches
+from fusioncc.cost_models.pools import PoolLaunch
 from fusioncc.cost_models.resources import occupancy
-from fusioncc.cost_models.tiles import tile_count
+from fusioncc.cost_models.tiles import grid_cost, tile_count
+from fusioncc.cost_models.two_pool import pool_launch, pooled
 from fusioncc.device import Device
 from fusioncc.group import Group
 from fusioncc.schedule import Pool, Schedule, padded_rank
 
-MOST_DOWN_WORKERS = 64
-"""Workers that begin with down tiles, at most: half of an H200, where main tiles of 128 rows by 256 columns are most of
-the work (the number of the prototype that ran at 1.03 times the GEMM alone)."""
+Pools = tuple[Pool, ...]
+CHUNKS = (2, 4)
+"""Main tiles that a queue hands out at once. One is a queue that all workers stand in all the time."""
+FEWER = 4
+"""Down tiles of a down worker where there are fewer of those than down tiles."""
+SIMULATED = 2
+"""Choices of tiles and slices of K, the best by the model of a grid, of which the divisions are simulated."""
 
 
 def two_pool_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
@@ -29,7 +36,7 @@ def two_pool_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
     saved = any(branch.saved for branch in group.branches)
     tiles = [*(knobs.TMA_TILES if tma_workers(group, group.mains, device) else ()), *knobs.SIDE_TILES]
 
-    def pools() -> Iterator[tuple[Pool, ...]]:
+    def pools() -> Iterator[Pools]:
         for tile in tiles:
             down = replace(tile, block_n=columns, block_k=knobs.down_step(tile), tma=False, epilogue_subtiles=1)
             whole = (Pool("down", downs, down_side(group, downs, down), 0), Pool("main", group.mains, tile, 0))
@@ -40,9 +47,9 @@ def two_pool_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
     return ((Step((*group.mains, *downs), pools),),)
 
 
-def with_workers(group: Group, pools: tuple[Pool, ...], device: Device, resident: int) -> tuple[Pool, ...]:
+def with_workers(group: Group, pools: Pools, device: Device, resident: int) -> Pools:
     """The pools with ``resident`` workers a multiprocessor, or as many as there are main tiles for, which a symbolic M
-    does not say; at most half of the workers begin with down tiles."""
+    does not say; a down worker for each down tile, and main tiles in stripes."""
     tiles = sum(_tiles(group, pool) for pool in pools if pool.role == "main")
     wanted = resident if group.m_symbol else min(resident, ceil(tiles / device.multiprocessors))
     workers = device.multiprocessors * max(1, wanted)
@@ -51,9 +58,45 @@ def with_workers(group: Group, pools: tuple[Pool, ...], device: Device, resident
         if pool.role == "main":
             return workers
         down_tiles = ceil(group.m / pool.tile.block_m) * pool.k_split
-        return max(1, min(down_tiles, MOST_DOWN_WORKERS, workers // 2))
+        return min(down_tiles, workers)
 
-    return tuple(replace(pool, workers=of(pool)) for pool in pools)
+    return tuple(replace(pool, workers=of(pool), late=0, chunk=None) for pool in pools)
+
+
+def settled(group: Group, device: Device, ranked: Sequence[Pools], tier: str) -> tuple[Pools, ...]:
+    """The ranking with the fastest division of its first few choices in front, in the place of that choice."""
+    tried = [(*divided(group, pools, device, tier), at) for at, pools in enumerate(ranked[:SIMULATED])]
+    _, best, at = min(tried, key=lambda each: each[0])
+    return (best, *ranked[:at], *ranked[at + 1 :])
+
+
+def divided(group: Group, pools: Pools, device: Device, tier: str = "fp32") -> tuple[float, Pools]:
+    """The pools with the down workers, and the turns that those sit out or the chunks of a queue, that are simulated to
+    take the least time; and that time, us."""
+    launch = _launch(group, pools, tier)
+    cost = grid_cost(launch, frozenset(), device)
+    if cost is None:
+        return inf, pools
+    timed = [(pooled(cost, each).us, each) for each in divisions(pool_launch(launch, cost, device))]
+    least, best = min(timed, key=lambda each: each[0])
+
+    def of(pool: Pool) -> Pool:
+        if pool.role == "down":
+            return replace(pool, workers=best.down_workers, late=best.late)
+        return replace(pool, chunk=best.chunk)
+
+    return least, tuple(map(of, pools))
+
+
+def divisions(launch: PoolLaunch) -> Iterator[PoolLaunch]:
+    """Ways to divide such tiles among as many workers: stripes in which down workers sit out as many turns as the down
+    pass takes, rounded either way, and queues."""
+    most = min(launch.down_tiles, launch.programs)
+    for down_workers in dict.fromkeys((most, ceil(most / FEWER))):
+        stripes = replace(launch, down_workers=down_workers, late=0, chunk=None)
+        turns = int(stripes.flags_us / stripes.tile_us)
+        yield from (replace(stripes, late=late) for late in sorted({0, turns, turns + 1}))
+        yield from (replace(stripes, chunk=chunk) for chunk in CHUNKS)
 
 
 def _tiles(group: Group, pool: Pool) -> int:
@@ -62,7 +105,10 @@ def _tiles(group: Group, pool: Pool) -> int:
     return sum(tile_count(group.m, group.members[main].n, *shape) for main in pool.members)
 
 
-def _resident(group: Group, pools: tuple[Pool, ...], device: Device) -> int:
+def _resident(group: Group, pools: Pools, device: Device) -> int:
     """Programs resident on a multiprocessor, by the model; the compiled kernel tells better."""
-    launch = next(each for each in launches(group, Schedule("two_pool", pools)) if each.pool is not None)
-    return occupancy(launch, device)
+    return occupancy(_launch(group, pools), device)
+
+
+def _launch(group: Group, pools: Pools, tier: str = "fp32") -> Launch:
+    return next(each for each in launches(group, Schedule("two_pool", pools), tier) if each.pool is not None)

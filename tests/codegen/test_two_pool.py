@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fusioncc.codegen import EmittedModule, emit
+from fusioncc.cost_models.pools import MainTiles, PoolLaunch, simulate
 from fusioncc.group import Group
 from fusioncc.schedule import Schedule, TileConfig
 from tests.codegen import reference
@@ -89,3 +90,32 @@ def test_joining_before_it_is_published_would_be_wrong(load) -> None:
     first = launched(load, module, value, seed=0, resident=100)
     others = [launched(load, eager_to_join, value, seed, resident=100) for seed in range(5)]
     assert not all(torch.equal(first[0], other[0]) for other in others)
+
+
+STRIPES = ("stripes", "late stripes", "very late stripes", "all workers are late", "more workers than tiles")
+
+
+@pytest.mark.parametrize("name", STRIPES)
+def test_workers_have_the_tiles_that_the_model_gives_them(load, name: str) -> None:
+    """The simulated launch (``fusioncc/cost_models/pools.py``) hands tiles out as the kernel does."""
+    value, schedule = SCHEDULES[name]
+    down, main = schedule.pools
+    blocks = [-(-size // block) for size, block in ((value.m, TILE.block_m), (value.members[0].n, TILE.block_n))]
+    members = (MainTiles(*blocks, main.group_m),)
+    down_tiles = blocks[0] * down.k_split
+    wanted = simulate(
+        PoolLaunch(main.workers, down.workers, members, down_tiles, 1.0, 1.0, k_split=down.k_split, late=down.late)
+    )
+    module = emit(value, schedule, name="module", tier="fp32", why="a test", trace=True)
+    loaded = load(module)
+    tensors = reference.draw(module, value)
+    with interleaved(seed=1, resident=3):
+        loaded.launch(*(tensors[operand] for operand in module.operands))
+    ((_, tiles, rows),) = loaded.TRACES
+    workers = rows[:, 0].tolist()
+    assert [count for _, _, count in tiles] == [members[0].tiles, down_tiles]
+    found = [
+        [tile for tile, who in enumerate(workers[: members[0].tiles]) if who == at] for at in range(len(wanted.lanes))
+    ]
+    assert found == [sorted(span.tile for span in lane if span.kind == "main") for lane in wanted.lanes]
+    assert all(who < down.workers for who in workers[members[0].tiles :])
