@@ -33,5 +33,5 @@ def test_a_plan_made_for_inductor_is_refused_where_x_may_be_misaligned() -> None
     made = planned(WIDE, "inductor")
     given = Plan(SCHEMA, "h200", "0123456789abcdef", (made,), (), ())
     assert planned(WIDE, "inductor", given).schedule == made.schedule
-    with pytest.raises(PlanError, match="illegal here: X is not stored row by row with aligned rows"):
+    with pytest.raises(PlanError, match="illegal here: X is not known to be stored row by row"):
         planned(WIDE, "eager", given)
