@@ -37,7 +37,6 @@ def schedules(value: Group) -> dict[str, Schedule]:
         "split_one_by_one_early": early(split(value, ROW, DOWN_ROW, k_split=k_split)),
         "inline": inline(value, ROW),
         "concat": side_by_side(value, "concat", ROW, DOWN_ROW, k_split, main_split=2),
-        "horizontal_early": early(side_by_side(value, "horizontal", ROW, DOWN_ROW, k_split)),
         "split_main_only": bundled(split(value, ROW, TileConfig(16, 16, 32, 4, 3), k_split=k_split)),
     }
 
