@@ -80,7 +80,6 @@ def row(label: str, m: int, rank: int, names: list[str]) -> dict[str, Any]:
     x, weights, _ = sets[0]
     exact = bundle(x.double(), tuple(tuple(each.double() for each in member) for member in weights))
     result: dict[str, Any] = {"bundle": label, "m": m, "rank": rank}
-    functions: list[Callable[..., Any]] = []  # a graph does not keep what its kernels read
     graphs = {"concatenated": captured([lambda s=s: F.linear(s[0], s[2]) for s in sets])}
     for name, make in columns(names).items():
         torch._dynamo.reset()
@@ -95,7 +94,6 @@ def row(label: str, m: int, rank: int, names: list[str]) -> dict[str, Any]:
         error = max(((o.double() - e).norm() / e.norm()).item() for o, e in zip(outputs, exact, strict=True))
         result[f"{name}_error"] = float(f"{error:.2e}")
         result[f"{name}_compile_s"] = round(time.time() - started, 1)
-        functions.append(function)
         graphs[name] = captured([lambda f=function, s=s: f(s[0], s[1]) for s in sets])
         if name == "fusioncc":
             plans = fusioncc.plan_of(function)
@@ -104,7 +102,7 @@ def row(label: str, m: int, rank: int, names: list[str]) -> dict[str, Any]:
             result["launches"] = sum(group.after.kernels for group in groups)
             result["predicted"] = {c.kind: c.predicted_us for group in groups for c in group.candidates}
             result["plan"] = str([group.schedule.pools for group in groups])
-    timed = interleaved_us(list(graphs.values()), len(sets), target_ms=120.0)
+    timed = interleaved_us(list(graphs.values()), target_ms=120.0)
     for name, (us, spread) in zip(graphs, timed, strict=True):
         result[name], result[f"{name}_spread"] = round(us, 2), round(spread, 2)
     return result

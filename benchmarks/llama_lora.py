@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
-from timing import captured, facts, interleaved_us
+from timing import Captured, captured, facts, interleaved_us
 from transformers import LlamaConfig, LlamaModel
 
 import fusioncc
@@ -45,7 +45,7 @@ def adapted(base: torch.nn.Module, rank: int, fp32: bool) -> torch.nn.Module:
     return model.eval()
 
 
-def forward(model: Any, embedded: torch.Tensor) -> torch.cuda.CUDAGraph:
+def forward(model: Any, embedded: torch.Tensor) -> Captured:
     """One forward as a graph."""
     return captured([lambda: model(inputs_embeds=embedded, use_cache=False)])
 
@@ -91,7 +91,7 @@ def main() -> None:
         fused_output = output(fused, embedded)
         plans = fusioncc.plan_of(fused)
         row["groups"] = {g.name: f"{g.schedule.kind} {g.insertion}" for plan in plans for g in plan.groups}
-        for name, (us, spread) in zip(graphs, interleaved_us(list(graphs.values()), 1, target_ms=300.0), strict=True):
+        for name, (us, spread) in zip(graphs, interleaved_us(list(graphs.values()), target_ms=300.0), strict=True):
             row[name], row[f"{name}_spread"] = round(us / 1000, 4), round(spread / 1000, 4)
         exact = output(model.float(), embedded.float()).double()
         for name, value in (("eager", eager), ("compile", compiled_output), ("fusioncc", fused_output)):

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from bundles import REFUSALS
-from timing import captured, facts, interleaved_us, sets_needed
+from timing import Captured, captured, facts, interleaved_us, sets_needed
 
 import fusioncc
 from fusioncc.schedule import SCHEDULES
@@ -108,8 +108,7 @@ def row(shape: tuple[int, int, int, int], names: list[str]) -> dict[str, Any]:
     exact = x.double() @ w.double().T + 2.0 * (x.double() @ a.double().T) @ b.double().T
     size = exact.square().mean().sqrt()
     result: dict[str, Any] = {"shape": shape}
-    graphs: dict[str, torch.cuda.CUDAGraph] = {}
-    functions: list[Callable[..., torch.Tensor]] = []  # a graph does not keep what its kernels read
+    graphs: dict[str, Captured] = {}
     for name, make in columns(names).items():
         torch._dynamo.reset()
         started = time.time()
@@ -120,7 +119,6 @@ def row(shape: tuple[int, int, int, int], names: list[str]) -> dict[str, Any]:
         except REFUSALS as refusal:
             result[f"{name}_refused"] = str(refusal).splitlines()[0]
             continue
-        functions.append(function)
         graphs[name] = captured([lambda o=o, function=function: function(*o) for o in sets])
         result[f"{name}_error"] = float(f"{error.item():.2e}")
         result[f"{name}_compile_s"] = round(time.time() - started, 1)
@@ -129,7 +127,7 @@ def row(shape: tuple[int, int, int, int], names: list[str]) -> dict[str, Any]:
             result["schedule"], result["insertion"] = plan.groups[0].schedule.kind, plan.groups[0].insertion
             result["predicted"] = {c.kind: c.predicted_us for c in plan.groups[0].candidates}
             result["plan"] = str(plan.groups[0].schedule.pools)
-    timed = interleaved_us(list(graphs.values()), len(sets), target_ms=150.0)
+    timed = interleaved_us(list(graphs.values()), target_ms=150.0)
     for name, (us, spread) in zip(graphs, timed, strict=True):
         result[name], result[f"{name}_spread"] = round(us, 2), round(spread, 2)
     return result

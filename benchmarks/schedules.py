@@ -10,7 +10,6 @@ concatenated weights, without adapters, stands beside them. All of a group are t
 import argparse
 import json
 import multiprocessing
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -109,9 +108,14 @@ def compact(value: Any) -> Any:
 
 
 def written(body: dict[str, Any]) -> str:
-    """A result file: one schedule a line."""
-    text = json.dumps(body, indent=0)
-    return re.sub(r"(?<=[\[{,])\n(?!\{\n\"kind\": [^\n]*\n\"pools\": \")|\n(?=[\]}])", "", text) + "\n"
+    """A result file: one schedule a line. Lists come last, in the file and in each of its rows."""
+    rows = [opened(row, "schedules") + ",\n".join(map(json.dumps, row["schedules"])) + "]}" for row in body["rows"]]
+    return opened(body, "rows") + ",\n".join(rows) + "]}\n"
+
+
+def opened(body: dict[str, Any], last: str) -> str:
+    """JSON up to the first element of the list that comes last."""
+    return json.dumps({**body, last: []}).removesuffix("]}") + "\n"
 
 
 def measured(layer: Layer, candidates: list[tuple[Group, Schedule, str]]) -> dict[str, Any]:
@@ -144,7 +148,7 @@ def measured(layer: Layer, candidates: list[tuple[Group, Schedule, str]]) -> dic
         }
         graphs.append(captured([lambda s=s, launch=module.launch: launch(*s) for s in sets]))
         timed.append(rows[-1])
-    (alone, _), *others = interleaved_us(graphs, count, target_ms=24.0, rounds=6)
+    (alone, _), *others = interleaved_us(graphs, target_ms=24.0, rounds=6)
     for row, (us, spread) in zip(timed, others, strict=True):
         row |= {"us": round(us, 2), "spread": round(spread, 2)}
     return {"layer": layer, "alone": round(alone, 2), "schedules": rows}

@@ -5,6 +5,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,16 @@ def on_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda x, *weights: function(x, *tree_map(parameter, weights))
 
 
-def captured(calls: Sequence[Callable[[], Any]]) -> torch.cuda.CUDAGraph:
-    """One graph in which ``calls`` follow each other; each has run once before."""
+@dataclass(frozen=True)
+class Captured:
+    """A graph of ``calls`` that follow each other. It holds them, since a graph does not keep what its kernels read."""
+
+    graph: torch.cuda.CUDAGraph
+    calls: tuple[Callable[[], Any], ...]
+
+
+def captured(calls: Sequence[Callable[[], Any]]) -> Captured:
+    """The calls in one graph; each has run once before."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream), torch.no_grad():
         for call in calls:
@@ -44,33 +53,32 @@ def captured(calls: Sequence[Callable[[], Any]]) -> torch.cuda.CUDAGraph:
     with torch.no_grad(), torch.cuda.graph(graph, stream=stream):
         for call in calls:
             call()
-    return graph
+    return Captured(graph, tuple(calls))
 
 
 def graph_us(calls: Sequence[Callable[[], Any]], target_ms: float = 60.0, rounds: int = 15) -> tuple[float, float]:
     """Median and spread (half the interquartile range) of one call, us; ``calls`` follow each other in one graph."""
-    (timed,) = interleaved_us([captured(calls)], len(calls), target_ms, rounds)
+    (timed,) = interleaved_us([captured(calls)], target_ms, rounds)
     return timed
 
 
-def interleaved_us(
-    graphs: Sequence[torch.cuda.CUDAGraph], calls: int, target_ms: float = 60.0, rounds: int = 15
-) -> list[tuple[float, float]]:
-    """Median and spread of one of the ``calls`` in each graph, us. Rounds go through all graphs: a card that warms up
+def interleaved_us(graphs: Sequence[Captured], target_ms: float = 60.0, rounds: int = 15) -> list[tuple[float, float]]:
+    """Median and spread of one of the calls in each graph, us. Rounds go through all graphs: a card that warms up
     and is clocked down does so for each of them. ``target_ms`` is the time for one graph."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
-    def replay(graph: torch.cuda.CUDAGraph, times: int) -> float:
+    def replay(captured: Captured, times: int) -> float:
         start.record()
         for _ in range(times):
-            graph.replay()
+            captured.graph.replay()
         end.record()
         end.synchronize()
         return start.elapsed_time(end) / times
 
     once = [(replay(graph, 2), replay(graph, 2))[1] for graph in graphs]
     times = [max(1, int(target_ms / rounds / max(each, 1e-3))) for each in once]
-    samples = [[1000 * replay(*each) / calls for each in zip(graphs, times, strict=True)] for _ in range(rounds)]
+    turns = list(zip(graphs, times, strict=True))
+    samples = [[1000 * replay(each, count) / len(each.calls) for each, count in turns] for _ in range(rounds)]
     return [_summary(sorted(mine)) for mine in zip(*samples, strict=True)]
 
 

@@ -38,9 +38,8 @@ def exposed_us(down: Launch, launch: Launch, cost: Cost) -> float:
 def beside_us(down: Launch, launch: Launch) -> float:
     """Time of a down tile beside the main tiles of ``launch``, us."""
     assert down.pool is not None and launch.pool is not None
-    steps = k_steps(down)
     step = max(c.BESIDE_TILE_US * (1 + len(down.ranks)), c.BESIDE_TMA_US if launch.pool.tile.tma else 0.0)
-    return step * steps
+    return step * k_steps(down)
 
 
 def started_early(before: Cost, cost: Cost, exposed: float | None) -> Cost:

@@ -97,6 +97,7 @@ def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | No
     longest = (max(grid.l2 for grid in grids), max(grid.mma for grid in grids))
     busy = (dram, max(busiest * tile_l2, longest[0]), max(busiest * tile_mma, longest[1]))
     chain = ceil(busiest / resident) * max(grid.chain for grid in grids)
+    together = hypot(*busy, chain)
     joins = [_join_us(part) for part in launch.parts]
     last = pool.tile.tma and pool.joins_last  # of all its tiles, a program hides none of the joins behind a K loop
     mean = sum(grid.tiles * each for grid, each in zip(grids, joins, strict=True)) / tiles
@@ -106,8 +107,8 @@ def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | No
     return Cost(
         dram=dram,
         l2=spread * tile_l2,
-        mma=spread * tile_mma + max(sustained - hypot(*busy, chain), 0.0),
-        latency=c.EMITTED_RAMP_US + join + hypot(*busy, chain) - max(busy),
+        mma=spread * tile_mma + max(sustained - together, 0.0),
+        latency=c.EMITTED_RAMP_US + join + together - max(busy),
         launch=device.launch_us,
         tail=max(busy) - fluid,
         dram_bytes=moved.dram,

@@ -82,13 +82,14 @@ def _tiled(launch: Launch, warm: frozenset[str], device: Device, tile: tuple[int
     spread = count / device.multiprocessors
     busy = (dram, ceil(spread) * tile_l2, ceil(spread) * tile_mma)
     chain = ceil(spread) * ceil(depth / c.VENDOR_BLOCK_K) * c.LOAD_LATENCY_US / (c.VENDOR_STAGES - 1)
+    together = hypot(*busy, chain)
     sustained = spread * tile_mma * (0.0 if launch.unit == "fp32" else c.EMITTED_MMA / c.SUSTAINED)
     ramp = c.SHALLOW_RAMP_US if launch.k <= 2 * c.VENDOR_BLOCK_K else c.GEMM_RAMP_US
     return Cost(
         dram=dram,
         l2=spread * tile_l2,
-        mma=spread * tile_mma + max(sustained - hypot(*busy, chain), 0.0),
-        latency=ramp + hypot(*busy, chain) - max(busy) + _sum_us(launch, split, device),
+        mma=spread * tile_mma + max(sustained - together, 0.0),
+        latency=ramp + together - max(busy) + _sum_us(launch, split, device),
         launch=device.launch_us,
         tail=max(busy) - max(dram, spread * tile_l2, spread * tile_mma),
         dram_bytes=moved.dram,

@@ -100,9 +100,10 @@ def dump_command(
         if not out.strip():
             raise TargetError("--out is empty; give the folder to write into ('.' for this one)")
         from fusioncc.dump import write
-        from fusioncc.plots import require_matplotlib
 
         if plots:
+            from fusioncc.plots import require_matplotlib
+
             require_matplotlib()
         card = get_device(device)
         planned = plan_target(target, card, settings_of(schedule, numerics, settings), trust, debug)

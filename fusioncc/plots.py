@@ -93,9 +93,8 @@ def draw_roofline(axes: Any, group: GroupPlan, device: Device) -> None:
         axes.set_axis_off()
         axes.set_title(f"no rate known for {group.lhs.dtype}")
         return
-    ends = [min(limit.ridge, *(each.intensity for each in found)) / 4, 0.0]
-    ends[1] = max(limit.ridge, *(each.intensity for each in found)) * 4
-    corners = (ends[0], limit.ridge, ends[1])
+    shown = [limit.ridge, *(each.intensity for each in found)]
+    corners = (min(shown) / 4, limit.ridge, max(shown) * 4)
     axes.loglog(corners, [limit.tflops(each) for each in corners], color="black")
     for at, each in enumerate(found):
         chosen = each.kind == group.schedule.kind

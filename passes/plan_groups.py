@@ -132,15 +132,18 @@ def _candidates(group: Group, setting: Setting, unfit: Refusals, kinds: tuple[st
     judged = (
         replace(each, legal=False, reason=refusals[each.kind]) if each.kind in refusals else each for each in ranked
     )
-    fitting = (_within_memory(group, each, setting.options.max_peak_increase) for each in judged)
-    return tuple(sorted(fitting, key=lambda each: not each.legal))
+    limit = setting.options.max_peak_increase
+    if limit is not None:
+        peak = footprint(group, LIBRARY).peak_bytes
+        judged = (_within_memory(group, each, peak, limit) for each in judged)
+    return tuple(sorted(judged, key=lambda each: not each.legal))
 
 
-def _within_memory(group: Group, candidate: Candidate, limit: int | None) -> Candidate:
-    """The candidate, ruled out where it raises the peak of what its group holds by more than ``limit`` bytes."""
-    if limit is None or not candidate.legal or candidate.kind == "library" or candidate.schedule is None:
+def _within_memory(group: Group, candidate: Candidate, peak: int, limit: int) -> Candidate:
+    """The candidate, ruled out where it raises the ``peak`` of what its group holds by more than ``limit`` bytes."""
+    if not candidate.legal or candidate.kind == "library" or candidate.schedule is None:
         return candidate
-    more = footprint(group, candidate.schedule).peak_bytes - footprint(group, LIBRARY).peak_bytes
+    more = footprint(group, candidate.schedule).peak_bytes - peak
     if more <= limit:
         return candidate
     reason = f"raises the peak of the group by {more} bytes, max_peak_increase={limit} allows less"

@@ -138,11 +138,11 @@ def _ranked_pools(group: Group, device: Device, kind: str, way: int, tier: str) 
         return ()
     ranked: list[tuple[Pools, ...]] = []
     consumer: _Timed | None = None
+    closer = KINDS[kind].settled
     for at in reversed(range(len(found))):
         order = _in_order(timed[at], found[at].consumers, timed[at - 1] if at else [], consumer, device)
         consumer = order[0]
         choices = tuple(each.choice.pools for each in order)
-        closer = KINDS[kind].settled
         ranked.append(closer(group, device, choices, tier) if closer else choices)
     return tuple(reversed(ranked))
 
