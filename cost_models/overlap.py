@@ -28,11 +28,18 @@ def overlapped(costs: Sequence[Cost], device: Device) -> Cost:
     )
 
 
-def exposed_us(down: Launch, launch: Launch, cost: Cost) -> float:
+def exposed_us(down: Launch, launch: Launch, cost: Cost, device: Device) -> float:
     """What remains to be seen of a down pass beside main tiles that join last, us: they wait first when those of one
-    wave are through with their K loops."""
+    wave are through with their K loops, and where both run on one multiprocessor, its down tiles slow them."""
     window = (cost.us - cost.launch) / max(cost.waves, 1.0)
-    return max(beside_us(down, launch) - c.EARLY_START_US - window, 0.0)
+    waited = max(beside_us(down, launch) - c.EARLY_START_US - window, 0.0)
+    shared = 0.0 if _elsewhere(down, launch, device) else all_steps(down) / device.multiprocessors
+    return waited + c.BESIDE_TAKES_US * shared
+
+
+def all_steps(launch: Launch) -> int:
+    """K steps of all programs of a launch of one part."""
+    return grid_tiles(launch) * k_steps(launch)
 
 
 def beside_us(down: Launch, launch: Launch) -> float:
@@ -87,7 +94,17 @@ def _apart(down: Launch, launch: Launch, device: Device) -> bool:
     """Whether multiprocessors that the down pass leaves free, over which its programs spread first, hold all the main
     tiles; or, for tiles of several waves, enough of them in time."""
     assert launch.pool is not None
-    needed = ceil(grid_tiles(launch) / occupancy(launch, device))
-    if launch.pool.workers is None and needed > device.multiprocessors:
-        return True
+    several = launch.pool.workers is None and _needed(launch, device) > device.multiprocessors
+    return several or _elsewhere(down, launch, device)
+
+
+def _elsewhere(down: Launch, launch: Launch, device: Device) -> bool:
+    """Whether the programs of both launches, spread out, have multiprocessors of their own."""
+    assert launch.pool is not None
+    needed = _needed(launch, device)
     return grid_tiles(down) + min(needed, launch.pool.workers or needed) <= device.multiprocessors
+
+
+def _needed(launch: Launch, device: Device) -> int:
+    """Multiprocessors that hold all tiles of a launch at once."""
+    return ceil(grid_tiles(launch) / occupancy(launch, device))

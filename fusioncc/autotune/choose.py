@@ -12,7 +12,7 @@ from fusioncc.autotune.space import Choice, Space, spaces
 from fusioncc.cost_models.cost import Cost
 from fusioncc.cost_models.estimate import estimate, launch_cost
 from fusioncc.cost_models.launches import launches
-from fusioncc.cost_models.overlap import exposed_us, hides
+from fusioncc.cost_models.overlap import all_steps, exposed_us, hides
 from fusioncc.cost_models.tiles import slice_us
 from fusioncc.cost_models.traffic import warm_names
 from fusioncc.device import Device
@@ -176,9 +176,10 @@ def _timed(space: Space, warm: frozenset[str], device: Device) -> list[_Timed]:
 def _in_order(
     choices: list[_Timed], consumers: int, before: list[_Timed], consumer: _Timed | None, device: Device
 ) -> list[_Timed]:
-    """What one launch may be, best first, by what it adds to the time of the schedule; of equal ones the shorter, then
-    in order. A down pass is given what the ``consumer`` of its partial sums prefers to be; persistent main tiles that
-    may hide one leave room for the best of those ``before`` them (others find it in time)."""
+    """What one launch may be, best first, by what it adds to the time of the schedule. A down pass is given what the
+    ``consumer`` of its partial sums prefers to be, and of equal ones, most of which are hidden, is the one of the fewest
+    K steps in all programs. Of others the shorter is. Persistent main tiles that
+    may hide a down pass leave room for the best of those ``before`` them (others find it in time)."""
 
     def us(each: _Timed) -> float:
         pool = each.choice.launch.pool
@@ -187,13 +188,13 @@ def _in_order(
         alone = each.cost.us if consumer is None else _seen_us(each, consumer, device)
         return alone + hidden + _added_later(consumers, each.choice.pools, consumer)
 
-    return sorted(choices, key=lambda each: (us(each), each.cost.us))
+    return sorted(choices, key=lambda each: (us(each), all_steps(each.choice.launch) if consumer else 0, each.cost.us))
 
 
 def _seen_us(down: _Timed, consumer: _Timed, device: Device) -> float:
     """What is seen of a launch in front of another, us."""
     if hides(down.choice.launch, consumer.choice.launch, device):
-        return exposed_us(down.choice.launch, consumer.choice.launch, consumer.cost)
+        return exposed_us(down.choice.launch, consumer.choice.launch, consumer.cost, device)
     return down.cost.us
 
 
