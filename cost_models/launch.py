@@ -22,6 +22,8 @@ class Tensor:
     kind: Literal["input", "weight", "held", "intermediate", "output"]
     element: int = 1
     """Bytes of one element; 1 where ``bytes`` follow from no dtype of the group."""
+    sliced: bool = False
+    """Holds one part for each slice of K of the pool that writes it."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +107,7 @@ def with_pool(launch: Launch, pool: Pool) -> Launch:
     if pool.k_split == launch.pool.k_split:
         return replace(launch, pool=pool)
     before = launch.pool.k_split
-    writes = tuple(
-        replace(t, bytes=t.bytes // before * pool.k_split) if t.kind == "intermediate" else t for t in launch.writes
-    )
+    writes = tuple(replace(t, bytes=t.bytes // before * pool.k_split) if t.sliced else t for t in launch.writes)
     return replace(launch, pool=pool, writes=writes)
 
 

@@ -121,31 +121,47 @@ def _two_pool(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]
 
 
 def _packed(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
-    """One vendor GEMM over the weights of all mains, behind a kernel that joins their biases where there are any."""
-    members = [group.members[main] for main in group.mains]
-    *_, first = vendor_gemm(group, group.mains[0], x_of(group), result_tensor(group, group.mains[0]))
-    weights = operand_tensors("w", *(member.weight for member in members))
-    biases = operand_tensors("b", *(member.bias for member in members))
-    columns = sum(member.n for member in members)
-    size = DTYPE_BYTES[members[0].dtype]
-    row = Tensor("bias", columns * size, "intermediate", size)
-    results = tuple(result_tensor(group, main) for main in group.mains)
-    gemm = replace(first, reads=(x_of(group), *weights, *((row,) if biases else ())), writes=results, n=columns)
-    return (*([Launch("pointwise", biases, (row,))] if biases else []), gemm)
+    """One vendor GEMM over the weights of all mains."""
+    weights = operand_tensors("w", *(group.members[main].weight for main in group.mains))
+    return _one_gemm(group, (x_of(group), *weights), group.k)
 
 
 def _k_concat(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
-    """A pass over X that writes it beside ``s X A``, and for each main a vendor GEMM that is longer by that."""
-    (pool,) = schedule.pools
+    """A pass over X that copies it and sums ``X A`` in slices; what adds those beside the copy; and a vendor GEMM for
+    all mains that is longer by the ranks."""
+    down, up = (pools[0] for pools in schedule.by_launch())
     columns, size = concat_columns(group), DTYPE_BYTES[group.lhs.dtype]
-    xy = Tensor("xy", group.m * columns * size, "intermediate", size)
-    made = [replace(down_launch(group, pool, tier), writes=(xy,))]
-    for main in group.mains:
-        member = group.members[main]
-        *_, gemm = vendor_gemm(group, main, xy, result_tensor(group, main))
-        buffer = Tensor(f"w{main}", columns * member.n * size, "weight", size)
-        made.append(replace(gemm, reads=(xy, buffer, *operand_tensors(f"b{main}", member.bias)), k=columns))
-    return tuple(made)
+    rows = sum(group.members[main].n for main in group.mains)
+    copy = Tensor("xy", group.m * group.k * size, "intermediate", size)
+    behind = Tensor("xy.low", group.m * (columns - group.k) * size, "intermediate", size)
+    first = down_launch(group, down, tier)
+    scales = (scale for branch in group.branches for scale in branch.scale_tensors)
+    added = replace(
+        first,
+        body="join",
+        reads=(*partial_sums(first, down).values(), *operand_tensors("s", *scales)),
+        writes=(behind,),
+        n=columns - group.k,
+        k=0,
+        pool=up,
+        slices=down.k_split,
+        member=group.joined[0],
+    )
+    buffer = Tensor("w", columns * rows * size, "weight", size)
+    gemm = _one_gemm(group, (copy, behind, buffer), columns)
+    return (replace(first, writes=(copy, *first.writes)), added, *gemm)
+
+
+def _one_gemm(group: Group, reads: tuple[Tensor, ...], k: int) -> tuple[Launch, ...]:
+    """A vendor GEMM for all mains, behind a kernel that joins their biases where there are any."""
+    members = [group.members[main] for main in group.mains]
+    *_, first = vendor_gemm(group, group.mains[0], x_of(group), result_tensor(group, group.mains[0]))
+    biases = operand_tensors("b", *(member.bias for member in members))
+    columns, size = sum(member.n for member in members), DTYPE_BYTES[members[0].dtype]
+    row = Tensor("bias", columns * size, "intermediate", size)
+    results = tuple(result_tensor(group, main) for main in group.mains)
+    gemm = replace(first, reads=(*reads, *((row,) if biases else ())), writes=results, n=columns, k=k)
+    return (*([Launch("pointwise", biases, (row,))] if biases else []), gemm)
 
 
 def _merged(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:

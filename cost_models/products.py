@@ -124,7 +124,7 @@ def down_launch(group: Group, pool: Pool, tier: str) -> Launch:
     for branch, rank in zip(branches, ranks, strict=True):
         down = group.members[branch.down]
         reads += operand_tensors(f"w{branch.down}", down.weight, down.bias)
-        writes.append(Tensor(f"p{branch.down}", pool.k_split * group.m * rank.padded * 4, "intermediate", 4))
+        writes.append(Tensor(f"p{branch.down}", pool.k_split * group.m * rank.padded * 4, "intermediate", 4, True))
         writes += [product_tensor(branch.down, down, "output")] * branch.saved
     return Launch(
         "down",
@@ -148,7 +148,7 @@ def partial_sums(launch: Launch, pool: Pool) -> dict[int, Tensor]:
 
 
 def fp32_product(group: Group, main: int, k_split: int) -> Tensor:
-    return Tensor(f"product{main}", 4 * k_split * group.m * group.members[main].n, "intermediate", 4)
+    return Tensor(f"product{main}", 4 * k_split * group.m * group.members[main].n, "intermediate", 4, True)
 
 
 def product_tiles(group: Group, pool: Pool, main: int, tier: str) -> Launch:

@@ -1,10 +1,10 @@
 """Which weights can lie beside each other in one buffer, so that one vendor GEMM multiplies by all of them.
 
-``packed``: the weights of the main members, along N. ``k_concat``: W and the B of its branches, along K, for a product
-with ``[X | s X A]``.
+``packed``: the weights of the main members, one below the other along N. ``k_concat``: beside each also the B of its
+branches, for a product with ``[X | s X A]``.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fusioncc.group import DTYPE_BYTES, Branch, Group, Member
 from fusioncc.vendor import refusal as vendor_refusal
@@ -13,6 +13,34 @@ PACKED = ("packed", "k_concat")
 """Kinds of schedule that move weights into a buffer: only ``pack_weights=True`` allows them."""
 ROW_ALIGNMENT = 16
 """Bytes that rows of a buffer are multiples of: what vendor GEMMs, descriptors and Inductor assume of a matrix."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the weight of a member lies in the buffer, as ``[N, K]``: the row and the column of its first element."""
+
+    member: int
+    row: int
+    column: int
+
+
+def places(group: Group, kind: str) -> tuple[Place, ...]:
+    """Where everything lies that ``kind`` packs: the weights of the main members, then those of the up members."""
+    rows, row = {}, 0
+    for main in group.mains:
+        rows[main] = row
+        row += group.members[main].n
+    mains = tuple(Place(main, row, 0) for main, row in rows.items())
+    if kind != "k_concat":
+        return mains
+    begins = concat_begins(group)
+    return (*mains, *(Place(branch.up, rows[branch.main], begins[branch.up]) for branch in group.branches))
+
+
+def buffer_shape(group: Group, kind: str) -> tuple[int, int]:
+    """Rows and columns of the buffer: the sum of N, and K or the columns of ``[X | s X A]``."""
+    rows = sum(group.members[main].n for main in group.mains)
+    return rows, concat_columns(group) if kind == "k_concat" else group.k
 
 
 def refusal(group: Group) -> str:
@@ -39,7 +67,7 @@ def _of_member(group: Group, main: int) -> str:
 
 
 def concat_refusal(group: Group) -> str:
-    """Why no main product is one vendor GEMM over ``[X | s X A]`` and W beside its B; empty when each is."""
+    """Why the mains are not one vendor GEMM over ``[X | s X A]`` and each W beside its B; empty when they are."""
     if not group.branches:
         return "no low-rank branch to join"
     if len({branch.down for branch in group.branches}) < len(group.branches):
@@ -61,9 +89,7 @@ def _of_main(group: Group, main: int) -> str:
         return f"one GEMM has one dtype; X is {x}, the product with {w} {group.output_of(main).dtype}"
     if member.bias is not None and member.bias.dtype != x:
         return f"a vendor GEMM adds a bias of the dtype of X, {x}, not the one behind {w} ({member.bias.dtype})"
-    if member.n * DTYPE_BYTES[x] % ROW_ALIGNMENT:
-        return f"rows of {member.n} elements in {x} are no multiple of {ROW_ALIGNMENT} bytes"
-    return "" if _is_dense(member) else f"{w} has gaps in memory (strides {member.weight.strides})"
+    return "" if _is_matrix(member) else f"{w} is contiguous along neither side (strides {member.weight.strides})"
 
 
 def _of_branch(group: Group, branch: Branch) -> str:
@@ -74,11 +100,12 @@ def _of_branch(group: Group, branch: Branch) -> str:
         return "a down product is read elsewhere, unscaled"
     if up.bias is not None:
         return "a bias behind the up product has no place in the buffer"
-    return "" if _is_dense(up) else f"a B [{up.k}, {up.n}] has gaps in memory (strides {up.weight.strides})"
+    return "" if _is_matrix(up) else f"a B [{up.k}, {up.n}] is contiguous along neither side ({up.weight.strides})"
 
 
-def _is_dense(member: Member) -> bool:
-    return member.weight.strides in ((1, member.k), (member.n, 1))
+def _is_matrix(member: Member) -> bool:
+    """Whether one side of its weight is contiguous. The rows of what was packed lie apart, with others between."""
+    return 1 in member.weight.strides
 
 
 def concat_begins(group: Group) -> dict[int, int]:
@@ -102,11 +129,11 @@ def concat_columns(group: Group) -> int:
 
 
 def laid_out_alike(group: Group) -> Group:
-    """The group with the weights that packing may turn in one layout: equal before and after they were packed."""
+    """The group with the weights that packing may spread out in one layout: equal before and after they were packed."""
 
-    def turned(member: Member) -> Member:
-        if member.role == "down" or not _is_dense(member):
+    def alike(member: Member) -> Member:
+        if member.role == "down" or not _is_matrix(member):
             return member
-        return replace(member, weight=replace(member.weight, strides=(member.n, 1)))
+        return replace(member, weight=replace(member.weight, strides=(1, member.k)))
 
-    return replace(group, members=tuple(map(turned, group.members)))
+    return replace(group, members=tuple(map(alike, group.members)))

@@ -12,7 +12,7 @@ from fusioncc.cost_models.launches import merged_weight
 from fusioncc.decision import Rejected
 from fusioncc.errors import PlanError
 from fusioncc.group import DTYPE_BYTES, Group
-from fusioncc.packing import PACKED, concat_columns
+from fusioncc.packing import PACKED, buffer_shape, places
 from fusioncc.passes.build_groups import build_groups
 from fusioncc.passes.canonicalize import canonicalize
 from fusioncc.passes.emit_groups import emit_groups
@@ -62,7 +62,7 @@ def draft(graph: fx.Graph, setting: Setting) -> Drafted:
         hint = "; one that keeps down products for a backward differs from one under no_grad"
         raise PlanError(f"the plan was made for another graph ({marks}){hint}")
     weights = Weights(graph)
-    unpacked = {kind: check_packs(found.groups, weights, packs, kind, setting.options.rest) for kind in PACKED}
+    unpacked = {kind: check_packs(found.groups, weights, packs, kind) for kind in PACKED}
     refusals = {
         group.name: {
             **{kind: unpacked[kind][group.name] for kind in PACKED},
@@ -115,13 +115,9 @@ def _held(kind: str, group: Group) -> str:
     if kind == "merged":
         held = sum(merged_weight(group, main).bytes for main in group.joined)
         return f"merged weights hold {held} bytes beside the weights; a write through .data needs refresh()"
-    if kind == "k_concat":
-        size = DTYPE_BYTES[group.lhs.dtype] * concat_columns(group) * sum(group.members[main].n for main in group.mains)
-        moved = len(group.mains) + len(group.branches)
-        where = f"{len(group.mains)} buffers" if len(group.mains) > 1 else "one buffer"
-        return f"{moved} parameters move into {where} of {size} bytes, [K, N], in the first call, until unpack()"
-    sizes = [group.members[main].weight.bytes for main in group.mains]
-    return f"{len(sizes)} parameters move into one buffer of {sum(sizes)} bytes in the first call, until unpack()"
+    rows, columns = buffer_shape(group, kind)
+    size = f"[{rows}, {columns}], {rows * columns * DTYPE_BYTES[group.lhs.dtype]} bytes,"
+    return f"{len(places(group, kind))} parameters move into one buffer {size} in the first call, until unpack()"
 
 
 def _notes(groups: tuple[GroupPlan, ...], setting: Setting) -> tuple[str, ...]:

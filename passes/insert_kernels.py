@@ -20,9 +20,8 @@ from fusioncc.codegen.launch import Arg, Buffer, EmittedModule, KernelLaunch, M
 from fusioncc.errors import FusionError
 from fusioncc.graph import TORCH_DTYPES, aten, is_mutation, is_static, tensor
 from fusioncc.group import Group, Operand
-from fusioncc.passes.insert_k_concat import insert_k_concat
 from fusioncc.passes.insert_merged import insert_merged
-from fusioncc.passes.insert_packed import insert_packed
+from fusioncc.passes.insert_packed import insert_packed, insert_product
 from fusioncc.passes.insertion import Insertion, as_matrix, shaped_like
 from fusioncc.runtime.build import tuned
 from fusioncc.runtime.dependent import marked
@@ -143,7 +142,7 @@ def _insert(
         made = insert(insertion, group, emitted, module, lhs)
         for buffer in emitted.buffers:
             if buffer.role == "operand":
-                insert_k_concat(insertion, group, made[buffer.name], held_by.get("k_concat", 0))
+                insert_product(insertion, group, "k_concat", made[buffer.name], held_by.get("k_concat", 0), form)
             if buffer.role not in ("output", "saved"):
                 continue
             member = group.members[buffer.member]

@@ -22,8 +22,6 @@ class PackFacts(WeightFacts):
     asked: bool
     readers: Counter[str]
     kind: str = "packed"
-    rest: str = "eager"
-    """What runs the rest of the graph."""
 
     def matrices(self) -> tuple[Operand, ...]:
         """The weights of the main members; for ``k_concat`` also those of the up members."""
@@ -62,17 +60,9 @@ def in_one_group(facts: PackFacts) -> Decision:
 
 
 def unshared(facts: PackFacts) -> Decision:
-    """``k_concat`` turns weights in memory, while the graph that it stands in was compiled for their strides: nothing
-    else in it may read them. ``packed`` leaves strides as they are."""
+    """``k_concat`` spreads the rows of weights in memory, while the graph that it stands in was compiled for their
+    strides: nothing else in it may read them. ``packed`` leaves strides as they are."""
     return weight_rules.unshared(facts) if facts.kind == "k_concat" else Accepted("unshared")
-
-
-def strides_are_free(facts: PackFacts) -> Decision:
-    """``k_concat`` turns weights in memory; code of Inductor's asserts the strides that they had when it was made."""
-    if facts.kind == "k_concat" and facts.rest == "inductor":
-        reason = "Inductor's code asserts the strides that W had when it was compiled, and packing turns it"
-        return Rejected("strides_are_free", facts.group.name, reason, 'rest="eager" leaves them free')
-    return Accepted("strides_are_free")
 
 
 PACK_RULES: tuple[Callable[[PackFacts], Decision], ...] = (
@@ -83,7 +73,6 @@ PACK_RULES: tuple[Callable[[PackFacts], Decision], ...] = (
     in_one_group,
     unshared,
     unaliased,
-    strides_are_free,
 )
 
 
@@ -93,14 +82,14 @@ def readers_of(groups: Sequence[Group]) -> Counter[str]:
 
 
 def check_packs(
-    groups: Sequence[Group], weights: Weights, asked: bool, kind: str = "packed", rest: str = "eager"
+    groups: Sequence[Group], weights: Weights, asked: bool, kind: str = "packed"
 ) -> dict[str, tuple[Rejected, ...]]:
     """By group name every rule that refuses to pack its weights as ``kind`` does; nothing is asked of them before the
     user asked."""
     readers = readers_of(groups)
     answers: dict[str, tuple[Rejected, ...]] = {}
     for group in groups:
-        facts = PackFacts(group, weights, asked, readers, kind, rest)
+        facts = PackFacts(group, weights, asked, readers, kind)
         first = asked_for(facts)
         rules = PACK_RULES[1:] if isinstance(first, Accepted) else ()
         refused = [decision for rule in rules if isinstance(decision := rule(facts), Rejected)]

@@ -177,9 +177,9 @@ def _in_order(
     choices: list[_Timed], consumers: int, before: list[_Timed], consumer: _Timed | None, device: Device
 ) -> list[_Timed]:
     """What one launch may be, best first, by what it adds to the time of the schedule. A down pass is given what the
-    ``consumer`` of its partial sums prefers to be, and of equal ones, most of which are hidden, is the one of the fewest
-    K steps in all programs. Of others the shorter is. Persistent main tiles that
-    may hide a down pass leave room for the best of those ``before`` them (others find it in time)."""
+    ``consumer`` of its partial sums prefers to be; most are hidden, and of equal ones that with the fewest K steps in
+    all programs comes first. Of other launches the shorter does. Persistent main tiles that may hide a down pass leave
+    room for the best of those ``before`` them (others find it in time)."""
 
     def us(each: _Timed) -> float:
         pool = each.choice.launch.pool

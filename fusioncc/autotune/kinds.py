@@ -92,7 +92,8 @@ def _split_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
 
 
 def _concat_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
-    return ((down_pass(group, consumers=0, whole=True),),)
+    sums = Step(group.joined, lambda: ((Pool("up", group.joined, tile, 1),) for tile in knobs.SUM_TILES))
+    return ((down_pass(group, consumers=1, copies=True), sums),)
 
 
 KINDS: dict[str, Kind] = {

@@ -61,6 +61,9 @@ SIDE_TILES = (
 )
 """Main tiles beside down tiles; few, since a product that goes through memory seldom wins."""
 
+SUM_TILES = tuple(TileConfig(m, 16, 16, 4, 1) for m in (16, 32, 64))
+"""Tiles of the launch of ``k_concat`` that adds partial sums beside X: blocks of rows."""
+
 
 @cache
 def main_tiles() -> tuple[TileConfig, ...]:
@@ -144,7 +147,7 @@ def prune(launch: Launch, device: Device) -> str:
     most, held = MAX_ACCUMULATORS[device.capability >= 90], accumulators(launch)
     if held > most:
         return f"more than {most} accumulators a thread"
-    if held < MIN_ACCUMULATORS and launch.body != "down":
+    if held < MIN_ACCUMULATORS and launch.body != "down" and launch.k:
         return f"fewer than {MIN_ACCUMULATORS} accumulators a thread"
     if shared_bytes(launch, device) > device.shared_bytes:
         return f"more than {device.shared_bytes} bytes of shared memory"

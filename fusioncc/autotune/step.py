@@ -46,27 +46,27 @@ def down_side(group: Group, downs: tuple[int, ...], tile: TileConfig, *, stored:
     return replace(tile, swap_operands=False) if overwrites_x(tile, ranks, stored=stored) else tile
 
 
-def down_pass(group: Group, consumers: int, *, early: bool = False, whole: bool = False) -> Step:
+def down_pass(group: Group, consumers: int, *, early: bool = False, copies: bool = False) -> Step:
     """One pass over X for all downs of the group, which ``consumers`` later launches join.
 
     Where those start ``early`` its time is hidden: few slices are enough, and their sum is unrolled. A single one of a
     deep K would be seen: beside main tiles each of its loads waits its turn (measured on an H200: 3 to 5 us at 16 and
-    64 rows, K = 4096). One that also writes X is never cut along K (``whole``), and has no tiles of one row.
+    64 rows, K = 4096). One that also ``copies`` X has no tiles of one row, and none on the warp-group MMA.
     """
     downs = group.downs
-    columns = max(padded_rank(group.members[down].n) for down in downs)
+    ranks = tuple(padded_rank(group.members[down].n) for down in downs)
     saved = any(branch.saved for branch in group.branches)
 
     def pools() -> Iterator[tuple[Pool, ...]]:
         least = 2 if early and group.k > knobs.SHORT_PASS else 1
         most = UNROLLED_SLICES if early else max(knobs.K_SPLIT)
         splits = [k_split for k_split in knobs.K_SPLIT if least <= k_split <= most]
-        row = one_row(group, downs) and not whole
-        tiles = knobs.row_down_tiles(columns, group.k) if row else knobs.down_tiles(columns)
-        for tile in (down_side(group, downs, each, stored=whole) for each in tiles):
-            if whole and overwrites_x(tile, (columns,), stored=True):
+        row = one_row(group, downs) and not copies
+        tiles = knobs.row_down_tiles(max(ranks), group.k) if row else knobs.down_tiles(max(ranks))
+        for tile in (down_side(group, downs, each, stored=copies) for each in tiles):
+            if copies and overwrites_x(tile, ranks, stored=True):
                 continue
-            for k_split in (1,) if whole or saved else splits:
+            for k_split in (1,) if saved else splits:
                 yield (Pool("down", downs, tile, 0, k_split=k_split),)
 
     return Step(downs, pools, consumers)

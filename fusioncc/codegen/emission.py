@@ -83,10 +83,8 @@ def _chained(kernels: list[Kernel], schedule: Schedule) -> tuple[Kernel, ...]:
 
 
 def _buffers(context: Context, schedule: Schedule) -> tuple[Buffer, ...]:
-    """Outputs, saved down products, scratch; or the operand of a vendor GEMM."""
-    if context.concat:
-        return (context.operand(),)
-    outputs = [context.output(main) for main in context.mains]
+    """Outputs, or the operand of a vendor GEMM; saved down products, scratch."""
+    outputs = [context.operand()] if context.concat else [context.output(main) for main in context.mains]
     saved = [buffer for down in context.downs if (buffer := context.saved(down)) is not None]
     scratch = [
         context.slices(down, pool.k_split)
@@ -96,7 +94,8 @@ def _buffers(context: Context, schedule: Schedule) -> tuple[Buffer, ...]:
         if context.saved(down) is None
     ]
     splits = schedule.k_splits("main")
-    ups = [main for pool in schedule.pools if pool.role == "up" for main in pool.members]
+    added = () if context.concat else schedule.pools
+    ups = [main for pool in added if pool.role == "up" for main in pool.members]
     products = [context.product(main, splits.get(main, 1)) for main in ups]
     counters = [context.counters()] if schedule.kind == "two_pool" else []
     return (*outputs, *saved, *scratch, *products, *counters)

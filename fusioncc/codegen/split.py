@@ -5,12 +5,12 @@ from dataclasses import replace
 from fusioncc.codegen.bundle import bundle
 from fusioncc.codegen.context import Context
 from fusioncc.codegen.k_loop import KLoop
-from fusioncc.codegen.kernel import WAIT, Kernel, Part, constant, part, total
-from fusioncc.codegen.launch import Blocks
+from fusioncc.codegen.kernel import WAIT, Kernel, Param, Part, buffer_pointer, constant, part, total
+from fusioncc.codegen.launch import Blocks, Buffer
 from fusioncc.codegen.low_rank import LowRankTile, helpers, low_ranks, rank_vectors
 from fusioncc.codegen.main_tile import MainTile
 from fusioncc.codegen.pool_rules import require_branches, require_downs_before, require_roles
-from fusioncc.codegen.tile import row_vectors, wide_rows
+from fusioncc.codegen.tile import Axis, Tile, row_vectors, wide_rows
 from fusioncc.codegen.tile_order import down_order, one_row_block, tile_count
 from fusioncc.errors import EmissionError
 from fusioncc.schedule import Pool, Schedule
@@ -41,25 +41,31 @@ def kernels(context: Context, schedule: Schedule) -> list[Kernel]:
     ]
 
 
-def down_kernel(context: Context, pool: Pool) -> Kernel:
-    """Tiles are (row block, slice of K); each writes fp32 partial sums, or the saved product itself."""
+def down_kernel(context: Context, pool: Pool, copied: Buffer | None = None) -> Kernel:
+    """Tiles are (row block, slice of K); each writes fp32 partial sums, or the saved product itself. Where X is
+    ``copied``, each also writes what it read of X into the first columns of that buffer."""
     branches = tuple(context.first_branch(down) for down in dict.fromkeys(pool.members))
     lows = low_ranks(context, branches, pool.tile)
     loop = KLoop(context, pool)
-    width = max(context.group.k, pool.k_split * max(int(context.slices(down, 1).shape[2]) for down in pool.members))
+    width = max(
+        int(copied.shape[1]) if copied else context.group.k,
+        pool.k_split * max(int(context.slices(down, 1).shape[2]) for down in pool.members),
+    )
     wide = wide_rows(context.group, width)
     rows, read_rows, write_rows = row_vectors(pool.tile, one_block=one_row_block(context.group, pool), wide=wide)
     x = context.tile("x", context.group.lhs, (read_rows, loop.axis), pool.tile.swaps_x, loop.bounds)
     a_tiles = [low_rank.a_tile(loop.axis, loop.bounds) for low_rank in lows]
+    copies = [_copy(copied, pool, (write_rows, loop.axis), loop.bounds)] if copied else []
+    stores = [step for copy in copies for step in (copy.store("x"), copy.advance(loop.axis, "BLOCK_K"))]
     body = (
         down_order(context.group, pool)
         + rows
         + loop.vectors()
         + rank_vectors(lows)
         + part("")
-        + loop.starts(x, *a_tiles)
+        + loop.starts(x, *a_tiles, *copies)
         + total([low_rank.zero() for low_rank in lows])
-        + loop.run([x, *a_tiles], [low_rank.accumulate() for low_rank in lows])
+        + loop.run([x, *a_tiles], [low_rank.accumulate() for low_rank in lows] + stores)
         + total([low_rank.settled() for low_rank in lows])
         + part("")
     )
@@ -77,6 +83,13 @@ def down_kernel(context: Context, pool: Pool) -> Kernel:
     number = context.downs.index(pool.members[0])
     tiles = tile_count(context.group, pool, k_split)
     return Kernel("down", body, pool.tile, (blocks,), tiles, helpers(lows), pool.workers, number=number)
+
+
+def _copy(buffer: Buffer, pool: Pool, axes: tuple[Axis, Axis], bounds: tuple[Param, ...]) -> Tile:
+    """The tile of a buffer into which the tile of X is copied."""
+    stride = constant(f"{buffer.name.upper()}_STRIDE", int(buffer.shape[1]), f"{buffer.name}.shape[1]")
+    params = (buffer_pointer(f"{buffer.name}_ptr", buffer), stride, *bounds)
+    return Tile(buffer.name, f"{buffer.name}_ptr", axes, (stride.name, "1"), params, pool.tile.swap_operands)
 
 
 def joined_main(context: Context, pool: Pool, main: int, splits: dict[int, int]) -> Kernel:

@@ -1,18 +1,21 @@
-"""Packed weights: parameters that lie behind each other in one buffer, so that one vendor GEMM multiplies X by all.
+"""Packed weights: parameters that lie in one buffer, so that one vendor GEMM multiplies by all of them.
+
+For ``packed`` each W ``[N, K]`` lies below the one before. For ``k_concat`` the product is with ``[X | s X A]``, and
+the B of its branches lie beside each W: rows of the buffer are K and the ranks long.
 
 The parameters stay the objects that they are; only their memory moves, in the first call that multiplies them. So what
 is written into one is written into the buffer. Every call compares where each parameter lies with where it was put;
 when one was replaced or given other memory, they are packed anew, or the products run one by one, with the reason kept.
 
 Each parameter has a storage of its own, a slice of the buffer's, which it keeps alive. To everything that asks a
-parameter for its storage (saving, aliasing, copies) it is alone, and exactly as large as itself.
+parameter for its storage (saving, aliasing, copies) it is alone. It is exactly as large as itself, unless others lie
+beside it: then it reaches over their parts of its rows.
 """
 
 import sys
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -27,6 +30,7 @@ MOST_MOVES = 8
 it packed with different ones."""
 
 _Weights = tuple[torch.Tensor, ...]
+_Biases = Sequence[torch.Tensor | None]
 _Key = tuple[Any, ...]
 """A layout, and the identities of the parameters in it."""
 
@@ -46,6 +50,10 @@ class _Seen:
         """Whether it is one of these parameters."""
         return any(own is weight for own in self.weights)
 
+    def keeps(self, weight: torch.Tensor) -> bool:
+        """Whether it is one of these parameters, and lies where it lay."""
+        return self.holds(weight) and self.place(weight) == place_of(weight)
+
     def place(self, weight: torch.Tensor) -> tuple[Any, ...]:
         """Where one of these parameters lay."""
         return next(place for own, place in zip(self.weights, self.places, strict=True) if own is weight)
@@ -57,22 +65,26 @@ class _Seen:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the parameters lie in the buffer of ``rows`` rows: the row at which each begins, and whether it lies there
-    ``turned``, ``[K, N]`` for a parameter ``[N, K]``. What lies between them is zero."""
+    """Where the parameters lie in the buffer, each as ``[N, K]``: row and column of its first element, and whether it
+    is held ``turned``, ``[K, N]``. What lies between them is zero."""
 
-    begins: tuple[int, ...]
+    places: tuple[tuple[int, int], ...]
     turned: tuple[bool, ...]
-    rows: int
-
-    @staticmethod
-    def stacked(weights: Sequence[torch.Tensor]) -> "Layout":
-        """One behind the other, as they are."""
-        ends = tuple(accumulate(weight.shape[0] for weight in weights))
-        return Layout((0, *ends[:-1]), (False,) * len(ends), ends[-1])
+    shape: tuple[int, int]
 
     def parts(self, weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The parameters as they lie in the buffer."""
         return [weight.t() if turned else weight for weight, turned in zip(weights, self.turned, strict=True)]
+
+    def apart(self, weights: Sequence[torch.Tensor], biases: _Biases, x: torch.Tensor) -> torch.Tensor:
+        """``x`` times the parameters one by one: those of the first column, to which the others of a row are added."""
+        columns: dict[int, torch.Tensor] = {}
+        for part, (row, column) in zip(self.parts(weights), self.places, strict=True):
+            mine = x[:, column : column + part.shape[1]]
+            before = columns.get(row)
+            bias = biases[len(columns)] if before is None else None
+            columns[row] = product(mine, part.t(), bias) if before is None else torch.addmm(before, mine, part.t())
+        return torch.cat(tuple(columns.values()), dim=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +145,7 @@ class PackedWeights(Holder):
         self._refused = {at: seen for at, seen in self._refused.items() if not seen.forgotten()}
         before = [pack for pack in self._packs.values() if any(map(pack.holds, weights))]
         moves = 1 + max((pack.moves for pack in before), default=0)
-        refusal = _refusal(weights, layout)
+        refusal = _refusal(weights, layout, tuple(weight for weight in weights if any(p.keeps(weight) for p in before)))
         if not refusal and moves > MOST_MOVES:
             refusal = f"they were packed {MOST_MOVES} times: something moves them between calls, or other graphs do"
         if refusal:
@@ -166,44 +178,46 @@ def _change(before: Sequence[_Pack], weights: _Weights) -> str:
         pack = next((pack for pack in before if pack.holds(weight)), None)
         if pack is None:
             return f"{what} was replaced, or is multiplied beside other ones in another graph"
-        if place_of(weight) != pack.place(weight):
+        if not pack.keeps(weight):
             return f"{what} was given other memory"
     return "another graph multiplies the same parameters beside other ones"
 
 
-def _refusal(weights: _Weights, layout: Layout) -> str:
-    """What only the tensors themselves show; the rules of the plan see the rest."""
+def _refusal(weights: _Weights, layout: Layout, kept: _Weights) -> str:
+    """What only the tensors themselves show; the rules of the plan see the rest. ``kept``: those that lie in a buffer
+    of ours, maybe beside others."""
     for weight in weights:
         what, storage = f"one {list(weight.shape)}", weight.untyped_storage()
         if type(weight) is not nn.Parameter:
             return f"{what} is no plain Parameter, but of class {type(weight).__name__} (as inside a DTensor)"
         if weight.is_inference():
             return f"{what} was made in inference mode"
-        if storage.nbytes() != weight.nbytes or not (weight.is_contiguous() or weight.t().is_contiguous()):
+        whole = storage.nbytes() == weight.nbytes and (weight.is_contiguous() or weight.t().is_contiguous())
+        if not whole and not any(own is weight for own in kept):
             return f"{what} is a view of a larger buffer"
         if not weight.is_cuda and weight.is_shared():  # type: ignore[no-untyped-call]
             return f"{what} lies in memory that processes share"
         if torch._C._storage_Use_Count(storage._cdata) > 2:  # the parameter, and the name here
             return f"{what} is aliased: another tensor lies in its memory"
-    if len({(part.dtype, part.device, part.shape[1]) for part in layout.parts(weights)}) > 1:
-        return "they are not of one dtype, device and number of columns"
+    if len({(weight.dtype, weight.device) for weight in weights}) > 1:
+        return "they are not of one dtype and device"
     return "one is there twice" if len(set(map(id, weights))) < len(weights) else ""
 
 
 def _packed(weights: _Weights, layout: Layout) -> torch.Tensor:
     """A buffer, into which the parameters were moved."""
     with torch.inference_mode(False), torch.no_grad():
-        parts = layout.parts(weights)
-        columns = parts[0].shape[1]
-        buffer = weights[0].new_zeros((layout.rows, columns))
-        memory, row = buffer.untyped_storage(), columns * buffer.element_size()
-        places = []
-        for part, begin, turned in zip(parts, layout.begins, layout.turned, strict=True):
-            end = begin + len(part)
-            buffer[begin:end].copy_(part)
-            place = buffer.new_empty(0).set_(memory[begin * row : end * row], 0, part.shape, (columns, 1))
-            places.append(place.t() if turned else place)
-    _move(zip(weights, places, strict=True))
+        buffer = weights[0].new_zeros(layout.shape)
+        memory, size, pitch = buffer.untyped_storage(), buffer.element_size(), layout.shape[1]
+        moved = []
+        for part, (row, column), turned in zip(layout.parts(weights), layout.places, layout.turned, strict=True):
+            rows, columns = part.shape
+            buffer[row : row + rows, column : column + columns].copy_(part)
+            begin = row * pitch + column
+            end = begin + (rows - 1) * pitch + columns
+            place = buffer.new_empty(0).set_(memory[begin * size : end * size], 0, part.shape, (pitch, 1))
+            moved.append(place.t() if turned else place)
+    _move(zip(weights, moved, strict=True))
     return buffer
 
 
@@ -228,26 +242,41 @@ def _move(places: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
             weight.data = place
 
 
-def _run(weights: list[torch.Tensor], biases: list[torch.Tensor | None], x: torch.Tensor, held_by: int) -> torch.Tensor:
+def _run(
+    weights: list[torch.Tensor],
+    biases: list[torch.Tensor | None],
+    places: list[int],
+    turned: list[bool],
+    shape: list[int],
+    x: torch.Tensor,
+    held_by: int,
+) -> torch.Tensor:
+    layout = Layout(tuple(zip(places[::2], places[1::2], strict=True)), tuple(turned), (shape[0], shape[1]))
     holder = holder_of(held_by)
-    layout = Layout.stacked(weights)
     buffer = holder.buffer(weights, layout) if isinstance(holder, PackedWeights) else None
     if buffer is None:
-        return torch.cat([product(x, w.t(), bias) for w, bias in zip(weights, biases, strict=True)], dim=1)
-    return product(x, buffer.t(), _joined(weights, biases))
+        return layout.apart(weights, biases, x)
+    return product(x, buffer.t(), _joined(layout.parts(weights), biases))
 
 
-def _joined(weights: list[torch.Tensor], biases: list[torch.Tensor | None]) -> torch.Tensor | None:
+def _joined(mains: Sequence[torch.Tensor], biases: _Biases) -> torch.Tensor | None:
     """The biases in one row, zeros for a member without one; None where none has one."""
     if all(bias is None for bias in biases):
         return None
-    rows = zip(weights, biases, strict=True)
+    rows = zip(mains, biases, strict=False)  # behind the weights of the mains come those of their branches
     return torch.cat([w.new_zeros(len(w)) if bias is None else bias.reshape(-1) for w, bias in rows])
 
 
-def _shape(weights: list[torch.Tensor], biases: Any, x: torch.Tensor, held_by: int) -> torch.Tensor:
-    return x.new_empty((x.shape[0], sum(w.shape[0] for w in weights)))
+def _shape(
+    weights: Any, biases: Any, places: Any, turned: Any, shape: list[int], x: torch.Tensor, held_by: int
+) -> torch.Tensor:
+    return x.new_empty((x.shape[0], shape[0]))
 
 
-# X is the last tensor: when AOTAutograd looks at the first call of an operator, it holds an alias of that one.
-define("packed(Tensor[] weights, Tensor?[] biases, Tensor x, int held_by) -> Tensor", _run, _shape)
+define(
+    # X is the last tensor: when AOTAutograd looks at the first call of an operator, it holds an alias of that one.
+    "packed(Tensor[] weights, Tensor?[] biases, int[] places, bool[] turned, int[] shape, Tensor x, int held_by)"
+    " -> Tensor",
+    _run,
+    _shape,
+)

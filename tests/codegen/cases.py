@@ -145,10 +145,10 @@ def streams(value: Group, down: TileConfig, k_split: int = 1) -> Schedule:
     return Schedule("streams", pools if joined else ())
 
 
-def k_concat(value: Group, down: TileConfig) -> Schedule:
-    """``k_concat``: one pass over X for all down members."""
-    downs = tuple(i for i, member in enumerate(value.members) if member.role == "down")
-    return Schedule("k_concat", (Pool("down", downs, down, 0),))
+def k_concat(value: Group, down: TileConfig, k_split: int = 2) -> Schedule:
+    """``k_concat``: one pass over X for all down members, and one launch that adds its slices."""
+    sums = Pool("up", value.joined, TileConfig(16, 16, 16, 4, 1), 1)
+    return Schedule("k_concat", (Pool("down", value.downs, down, 0, k_split=k_split), sums))
 
 
 def two_pool(
@@ -257,8 +257,8 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
         "streams_lora": (mlp, streams(mlp, replace(down, block_k=64), k_split=4), "fp32"),
         "streams_bundle": (q_and_v, streams(q_and_v, down, k_split=2), "fp32"),
         "streams_plain": (plain_few, streams(plain_few, down), "fp32"),
-        "k_concat": (long, k_concat(long, replace(down, block_m=32)), "fp32"),
-        "k_concat_bundle": (odd, k_concat(odd, replace(DOWN, block_m=16, swap_operands=True)), "fp32"),
+        "k_concat": (long, k_concat(long, replace(down, block_m=32), 4), "fp32"),
+        "k_concat_bundle": (odd, k_concat(odd, replace(DOWN, block_m=16, swap_operands=True), 1), "fp32"),
         "two_pool_stripes": (
             long,
             two_pool(long, replace(wide, tma=True), replace(down, block_k=64), 132, 64, 4, late=1),

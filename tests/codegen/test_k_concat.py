@@ -27,13 +27,14 @@ GROUPS: dict[str, Group] = {
 }
 
 
+@pytest.mark.parametrize("k_split", [1, 2, 16])
 @pytest.mark.parametrize("tile", [DOWN, SWAPPED], ids=["plain", "swapped"])
 @pytest.mark.parametrize("name", GROUPS)
-def test_columns(name: str, tile: TileConfig) -> None:
+def test_columns(name: str, tile: TileConfig, k_split: int) -> None:
     value = GROUPS[name]
     if name == "rank_64":  # on warp groups, swapped: refused
         tile = replace(tile, swap_operands=False)
-    module = emit(value, k_concat(value, tile), name="k", tier="fp32", why="a test")
+    module = emit(value, k_concat(value, tile, k_split), name="k", tier="fp32", why="a test")
     tensors = reference.draw(module, value)
     poisoned: list[torch.Tensor] = []
 

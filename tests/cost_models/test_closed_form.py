@@ -70,11 +70,12 @@ def test_the_memory_traffic_of_a_lora_layer(kind: str, by_hand: Any) -> None:
 
 def test_k_concat_and_packed_by_hand() -> None:
     group = lora(64, 1024, 1024, 8)
-    form = closed_form(group, schedules(group)["k_concat"], H200)
+    schedule = schedules(group)["k_concat"]
+    form = closed_form(group, schedule, H200)
     assert form is not None
     values = form.letters.values
-    wide = 64 * (1024 + 8)
-    assert form.number(form.dram) == 2 * (64 * 1024 + 1024 * 8 + wide + (1024 + 8) * 1024 + 64 * 1024)
+    wide, summed = 64 * (1024 + 8), 4 * schedule.pools[0].k_split * 64 * 16
+    assert form.number(form.dram) == 2 * (64 * 1024 + 1024 * 8 + wide + (1024 + 8) * 1024 + 64 * 1024) + summed
     assert form.number(form.dram, values | {R: 9}) == form.number(form.dram, values | {R: 16}) - 2 * 7 * 1024
     plain = bundle(64, 1024, (1024, 0), (512, 0))
     packed = closed_form(plain, Schedule("packed"), H200)

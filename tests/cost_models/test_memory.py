@@ -10,6 +10,7 @@ from fusioncc.cost_models.traffic import streamed_names, sweeps, traffic, warm_n
 from fusioncc.device import get_device
 from fusioncc.group import Operand
 from fusioncc.schedule import Footprint, Pool, Schedule, TileConfig
+from tests.codegen.cases import k_concat
 from tests.cost_models.groups import bundle, lora
 
 H200 = get_device("h200")
@@ -67,13 +68,20 @@ def test_packed_joins_biases_in_a_kernel_of_its_own() -> None:
 
 def test_k_concat_writes_x_once_more_and_runs_a_longer_gemm() -> None:
     group = lora(64, 512, 1024, 8)
-    down = Pool("down", (1,), TileConfig(16, 16, 64), 0)
-    first, gemm = launches(group, Schedule("k_concat", (down,)))
-    wide = 64 * (512 + 8) * 2
-    assert (first.body, gemm.body, gemm.k) == ("down", "vendor", 520)
-    assert footprint(group, Schedule("k_concat", (down,))) == Footprint(
-        2, (X + A + wide) + (wide + W + B + OUT), wide + OUT
+    schedule = k_concat(group, TileConfig(16, 16, 64), 4)
+    first, sums, gemm = launches(group, schedule)
+    low, summed = 64 * 8 * 2, 4 * 64 * 16 * 4
+    assert (first.body, sums.body, gemm.body, gemm.n, gemm.k) == ("down", "join", "vendor", 1024, 520)
+    assert footprint(group, schedule) == Footprint(
+        3, (X + A + X + summed) + (summed + low) + (X + low + W + B + OUT), X + low + OUT
     )
+
+
+def test_k_concat_of_several_mains_is_one_gemm() -> None:
+    group = bundle(64, 512, (1024, 8), (256, 16), (256, 0))
+    *_, gemm = launches(group, k_concat(group, TileConfig(16, 16, 64), 4))
+    assert (gemm.n, gemm.k, len(gemm.writes)) == (1536, 512 + 24, 3)
+    assert {tensor.name: tensor.bytes for tensor in gemm.reads}["w"] == 1536 * 536 * 2
 
 
 def test_a_saved_down_product_is_written_by_every_schedule() -> None:

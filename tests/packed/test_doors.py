@@ -79,7 +79,7 @@ def test_once_asked_for_it_is_chosen_where_it_is_predicted_to_win() -> None:
     assert (group.schedule.kind, group.tier, group.kernel) == ("packed", "eager", "")
     assert group.after.kernels == 2 and group.before.kernels == 3
     moved = sum(weight.nbytes for weight in weights(model))
-    assert any(f"3 parameters move into one buffer of {moved} bytes" in note for note in plan.notes)
+    assert any(f"3 parameters move into one buffer [128, 64], {moved} bytes" in note for note in plan.notes)
 
 
 def test_a_plan_is_read_back_and_applied_where_packing_is_allowed() -> None:

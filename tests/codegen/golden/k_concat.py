@@ -4,7 +4,8 @@
     a        [4096, 16] bf16, strides (1, 4096)
     xy       [M, 4112] bf16 = [x | 2.0 * (x @ a)]
 
-    down_0: tile 32xRPx128, 1 programs for a block of rows, 4 warps, 4 stages
+    down_0: tile 32xRPx128, 4 programs for a block of rows, 4 warps, 4 stages
+    up_0: tile 16x16, 1 programs for a block of rows, 4 warps, 1 stages
 
 Why this schedule: A golden file.
 """
@@ -27,21 +28,22 @@ def down_0(
     x_ptr,
     a_ptr,
     xy_ptr,
+    y_ptr,
     M,
-    K: tl.constexpr,
     RP: tl.constexpr,
     XY_STRIDE: tl.constexpr,
-    XY_BEGIN: tl.constexpr,
     X_STRIDE_M: tl.constexpr,
     X_STRIDE_K: tl.constexpr,
     A_STRIDE_K: tl.constexpr,
     A_STRIDE_R: tl.constexpr,
-    SCALE: tl.constexpr,
+    K_SPLIT: tl.constexpr,
+    K_SLICE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
     tile = tl.program_id(0)
-    row_block = tile
+    row_block = tile // K_SPLIT
+    k_slice = tile % K_SPLIT
     rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
     safe_rows = tl.where(rows < M, rows, 0)
     ks = tl.arange(0, BLOCK_K)
@@ -50,8 +52,12 @@ def down_0(
     x_tile = x_ptr + safe_rows[:, None] * X_STRIDE_M + ks[None, :] * X_STRIDE_K
     a_tile = a_ptr + ks[:, None] * A_STRIDE_K + ranks[None, :] * A_STRIDE_R
     xy_tile = xy_ptr + rows[:, None] * XY_STRIDE + ks[None, :]
+    first_k = k_slice * K_SLICE
+    x_tile += first_k * X_STRIDE_K
+    a_tile += first_k * A_STRIDE_K
+    xy_tile += first_k
     y = tl.zeros((BLOCK_M, RP), tl.float32)
-    for k in range(0, K, BLOCK_K):
+    for k in range(0, K_SLICE, BLOCK_K):
         x = tl.load(x_tile)
         a = tl.load(a_tile)
         y = tl.dot(x, a, y)
@@ -60,6 +66,33 @@ def down_0(
         x_tile += BLOCK_K * X_STRIDE_K
         a_tile += BLOCK_K * A_STRIDE_K
 
+    y_tile = y_ptr + k_slice * M * RP + rows[:, None] * RP + ranks[None, :]
+    tl.store(y_tile, y, mask=rows[:, None] < M)
+
+
+@triton.jit
+def up_0(
+    y_ptr,
+    xy_ptr,
+    M,
+    RP: tl.constexpr,
+    XY_BEGIN: tl.constexpr,
+    XY_STRIDE: tl.constexpr,
+    SCALE: tl.constexpr,
+    K_SPLIT: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    tile = tl.program_id(0)
+    row_block = tile
+    rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
+    safe_rows = tl.where(rows < M, rows, 0)
+    ranks = tl.arange(0, RP)
+
+    y_tile = y_ptr + safe_rows[:, None] * RP + ranks[None, :]
+    y = tl.load(y_tile)
+    for _ in tl.static_range(1, K_SPLIT):
+        y_tile += M * RP
+        y += tl.load(y_tile)
     y *= SCALE
     y_tile = xy_ptr + XY_BEGIN + rows[:, None] * XY_STRIDE + ranks[None, :]
     tl.store(y_tile, y.to(xy_ptr.dtype.element_ty), mask=rows[:, None] < M)
@@ -69,24 +102,38 @@ def launch(x, a, empty=torch.empty):
     """xy from tensors in the shapes of the header ([K, N] for weights); ``empty`` allocates."""
     m = x.shape[0]
     xy = empty((m, x.shape[1] + 16), dtype=x.dtype, device=x.device)
-    down_0[(triton.cdiv(m, 32),)](
+    y = empty((4, m, 16), dtype=torch.float32, device=x.device)
+    down_0[(triton.cdiv(m, 32) * 4,)](
         x_ptr=x,
         a_ptr=a,
         xy_ptr=xy,
+        y_ptr=y,
         M=m,
-        K=x.shape[1],
         RP=16,
         XY_STRIDE=xy.shape[1],
-        XY_BEGIN=x.shape[1],
         X_STRIDE_M=x.stride(0),
         X_STRIDE_K=x.stride(1),
         A_STRIDE_K=a.stride(0),
         A_STRIDE_R=a.stride(1),
-        SCALE=2.0,
+        K_SPLIT=4,
+        K_SLICE=triton.cdiv(x.shape[1], 512) * 128,
         BLOCK_M=32,
         BLOCK_K=128,
         num_warps=4,
         num_stages=4,
+    )
+    up_0[(triton.cdiv(m, 16),)](
+        y_ptr=y,
+        xy_ptr=xy,
+        M=m,
+        RP=16,
+        XY_BEGIN=x.shape[1],
+        XY_STRIDE=xy.shape[1],
+        SCALE=2.0,
+        K_SPLIT=4,
+        BLOCK_M=16,
+        num_warps=4,
+        num_stages=1,
     )
     return (xy,)
 
@@ -103,7 +150,7 @@ DEVICE = "cuda" if CUDA else "cpu"
 HALF = torch.bfloat16 if CUDA else torch.float16  # the interpreter's bf16 dot is wrong
 M, K = 2048, 4096
 if not CUDA:  # the interpreter is slow: a few tiles and the same tails
-    M, K = 67, 256
+    M, K = 67, 1024
 OPERANDS = (  # shape, strides, dtype, standard deviation, mean
     ((M, K), (4096, 1), HALF, 1, 0.0),  # x
     ((K, 16), (1, 4096), HALF, 0.01562, 0.0),  # a

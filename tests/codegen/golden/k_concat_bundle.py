@@ -9,6 +9,7 @@
     xy       [M, 240] bf16 = [x | 2.0 * scale_0 * (x @ a_0) | 2.0 * (x @ a_1) + 0.5 * a_bias_1 | 2.0 * (x @ a_2)]
 
     down_0: tile 16xRPx64, transposed, 1 programs for a block of rows, 4 warps, 3 stages
+    up_0: tile 16x16, 1 programs for a block of rows, 4 warps, 1 stages
 
 Why this schedule: A golden file.
 """
@@ -32,9 +33,10 @@ def down_0(
     a0_ptr,
     a1_ptr,
     a2_ptr,
-    scale0_ptr,
-    a_bias1_ptr,
     xy_ptr,
+    y0_ptr,
+    y1_ptr,
+    y2_ptr,
     M,
     K: tl.constexpr,
     R0: tl.constexpr,
@@ -43,10 +45,6 @@ def down_0(
     RP1: tl.constexpr,
     RP2: tl.constexpr,
     XY_STRIDE: tl.constexpr,
-    XY_BEGIN0: tl.constexpr,
-    XY_BEGIN1: tl.constexpr,
-    XY_WIDTH1: tl.constexpr,
-    XY_BEGIN2: tl.constexpr,
     X_STRIDE_M: tl.constexpr,
     X_STRIDE_K: tl.constexpr,
     A0_STRIDE_K: tl.constexpr,
@@ -55,11 +53,6 @@ def down_0(
     A1_STRIDE_R: tl.constexpr,
     A2_STRIDE_K: tl.constexpr,
     A2_STRIDE_R: tl.constexpr,
-    A_BIAS1_STRIDE: tl.constexpr,
-    SCALE0: tl.constexpr,
-    SCALE1: tl.constexpr,
-    A_BIAS_SCALE1: tl.constexpr,
-    SCALE2: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
@@ -95,33 +88,87 @@ def down_0(
         a1_tile += BLOCK_K * A1_STRIDE_K
         a2_tile += BLOCK_K * A2_STRIDE_K
 
-    y0 = tl.where(ranks0[:, None] < R0, y0, 0.0)
+    y0_tile = y0_ptr + rows[None, :] * RP0 + ranks0[:, None]
+    tl.store(y0_tile, y0, mask=rows[None, :] < M)
+    y1_tile = y1_ptr + rows[None, :] * RP1 + ranks1[:, None]
+    tl.store(y1_tile, y1, mask=rows[None, :] < M)
+    y2_tile = y2_ptr + rows[None, :] * RP2 + ranks2[:, None]
+    tl.store(y2_tile, y2, mask=rows[None, :] < M)
+
+
+@triton.jit
+def up_0(
+    scale0_ptr,
+    a_bias1_ptr,
+    y0_ptr,
+    xy_ptr,
+    y1_ptr,
+    y2_ptr,
+    M,
+    R0: tl.constexpr,
+    R1: tl.constexpr,
+    RP0: tl.constexpr,
+    RP1: tl.constexpr,
+    RP2: tl.constexpr,
+    XY_BEGIN0: tl.constexpr,
+    XY_STRIDE: tl.constexpr,
+    XY_BEGIN1: tl.constexpr,
+    XY_WIDTH1: tl.constexpr,
+    XY_BEGIN2: tl.constexpr,
+    A_BIAS1_STRIDE: tl.constexpr,
+    SCALE0: tl.constexpr,
+    SCALE1: tl.constexpr,
+    A_BIAS_SCALE1: tl.constexpr,
+    SCALE2: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    tile = tl.program_id(0)
+    row_block = tile
+    rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
+    safe_rows = tl.where(rows < M, rows, 0)
+    ranks0 = tl.arange(0, RP0)
+    ranks1 = tl.arange(0, RP1)
+    ranks2 = tl.arange(0, RP2)
+
+    y0_tile = y0_ptr + safe_rows[:, None] * RP0 + ranks0[None, :]
+    y0 = tl.load(y0_tile)
+    y0 = tl.where(ranks0[None, :] < R0, y0, 0.0)
     y0 *= SCALE0 * tl.load(scale0_ptr).to(tl.float32)
-    y0_tile = xy_ptr + XY_BEGIN0 + rows[None, :] * XY_STRIDE + ranks0[:, None]
-    tl.store(y0_tile, y0.to(xy_ptr.dtype.element_ty), mask=rows[None, :] < M)
-    y1 = tl.where(ranks1[:, None] < R1, y1, 0.0)
+    y0_tile = xy_ptr + XY_BEGIN0 + rows[:, None] * XY_STRIDE + ranks0[None, :]
+    tl.store(y0_tile, y0.to(xy_ptr.dtype.element_ty), mask=rows[:, None] < M)
+
+    y1_tile = y1_ptr + safe_rows[:, None] * RP1 + ranks1[None, :]
+    y1 = tl.load(y1_tile)
+    y1 = tl.where(ranks1[None, :] < R1, y1, 0.0)
     y1 *= SCALE1
     a_bias1 = tl.load(a_bias1_ptr + ranks1 * A_BIAS1_STRIDE, mask=ranks1 < R1, other=0.0).to(tl.float32)
-    y1 += a_bias1[:, None] * A_BIAS_SCALE1
-    y1_tile = xy_ptr + XY_BEGIN1 + rows[None, :] * XY_STRIDE + ranks1[:, None]
-    tl.store(y1_tile, y1.to(xy_ptr.dtype.element_ty), mask=(rows[None, :] < M) & (ranks1[:, None] < XY_WIDTH1))
+    y1 += a_bias1[None, :] * A_BIAS_SCALE1
+    y1_tile = xy_ptr + XY_BEGIN1 + rows[:, None] * XY_STRIDE + ranks1[None, :]
+    tl.store(y1_tile, y1.to(xy_ptr.dtype.element_ty), mask=(rows[:, None] < M) & (ranks1[None, :] < XY_WIDTH1))
+
+    y2_tile = y2_ptr + safe_rows[:, None] * RP2 + ranks2[None, :]
+    y2 = tl.load(y2_tile)
     y2 *= SCALE2
-    y2_tile = xy_ptr + XY_BEGIN2 + rows[None, :] * XY_STRIDE + ranks2[:, None]
-    tl.store(y2_tile, y2.to(xy_ptr.dtype.element_ty), mask=rows[None, :] < M)
+    y2_tile = xy_ptr + XY_BEGIN2 + rows[:, None] * XY_STRIDE + ranks2[None, :]
+    tl.store(y2_tile, y2.to(xy_ptr.dtype.element_ty), mask=rows[:, None] < M)
 
 
 def launch(x, a_0, scale_0, a_1, a_bias_1, a_2, empty=torch.empty):
     """xy from tensors in the shapes of the header ([K, N] for weights); ``empty`` allocates."""
     m = x.shape[0]
     xy = empty((m, x.shape[1] + 40), dtype=x.dtype, device=x.device)
+    y_0 = empty((1, m, 16), dtype=torch.float32, device=x.device)
+    y_1 = empty((1, m, 16), dtype=torch.float32, device=x.device)
+    y_2 = empty((1, m, 16), dtype=torch.float32, device=x.device)
     down_0[(triton.cdiv(m, 16),)](
         x_ptr=x,
         a0_ptr=a_0,
         a1_ptr=a_1,
         a2_ptr=a_2,
-        scale0_ptr=scale_0,
-        a_bias1_ptr=a_bias_1,
         xy_ptr=xy,
+        y0_ptr=y_0,
+        y1_ptr=y_1,
+        y2_ptr=y_2,
         M=m,
         K=x.shape[1],
         R0=12,
@@ -130,10 +177,6 @@ def launch(x, a_0, scale_0, a_1, a_bias_1, a_2, empty=torch.empty):
         RP1=16,
         RP2=16,
         XY_STRIDE=xy.shape[1],
-        XY_BEGIN0=x.shape[1],
-        XY_BEGIN1=x.shape[1] + 16,
-        XY_WIDTH1=8,
-        XY_BEGIN2=x.shape[1] + 24,
         X_STRIDE_M=x.stride(0),
         X_STRIDE_K=x.stride(1),
         A0_STRIDE_K=a_0.stride(0),
@@ -142,15 +185,37 @@ def launch(x, a_0, scale_0, a_1, a_bias_1, a_2, empty=torch.empty):
         A1_STRIDE_R=a_1.stride(1),
         A2_STRIDE_K=a_2.stride(0),
         A2_STRIDE_R=a_2.stride(1),
+        BLOCK_M=16,
+        BLOCK_K=64,
+        num_warps=4,
+        num_stages=3,
+    )
+    up_0[(triton.cdiv(m, 16),)](
+        scale0_ptr=scale_0,
+        a_bias1_ptr=a_bias_1,
+        y0_ptr=y_0,
+        xy_ptr=xy,
+        y1_ptr=y_1,
+        y2_ptr=y_2,
+        M=m,
+        R0=12,
+        R1=8,
+        RP0=16,
+        RP1=16,
+        RP2=16,
+        XY_BEGIN0=x.shape[1],
+        XY_STRIDE=xy.shape[1],
+        XY_BEGIN1=x.shape[1] + 16,
+        XY_WIDTH1=8,
+        XY_BEGIN2=x.shape[1] + 24,
         A_BIAS1_STRIDE=a_bias_1.stride(0),
         SCALE0=2.0,
         SCALE1=2.0,
         A_BIAS_SCALE1=0.5,
         SCALE2=2.0,
         BLOCK_M=16,
-        BLOCK_K=64,
         num_warps=4,
-        num_stages=3,
+        num_stages=1,
     )
     return (xy,)
 
