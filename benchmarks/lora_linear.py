@@ -18,9 +18,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from bundles import REFUSALS
-from timing import Captured, captured, facts, interleaved_us, sets_needed
+from timing import Captured, captured, facts, interleaved_us, on_parameters, sets_needed
 
 import fusioncc
+from fusioncc.packing import PACKED
 from fusioncc.schedule import SCHEDULES
 
 SHAPES = [
@@ -33,10 +34,9 @@ SHAPES = [
     (2048, 4096, 4096, 16),
     (8192, 4096, 14336, 16),
 ]
-FORCED = tuple(kind for kind in SCHEDULES if kind not in ("library", "packed"))
-"""Schedules by name; ``packed`` has no form for a single product."""
-ASKED = {"k_concat": {"pack_weights": True, "rest": "eager"}, "merged": {"numerics": "relaxed"}}
-"""Options that a kind which holds weights of its own asks for."""
+FORCED = tuple(kind for kind in SCHEDULES if kind not in ("library", "packed", "merged"))
+"""Schedules by name. ``packed`` has no form for a single product, and ``merged`` none in a captured graph, where it
+runs unmerged: a replay could not see that a weight changed. Outside one it is the GEMM alone."""
 Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -48,30 +48,6 @@ def lora(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> 
 def alone(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """The same layer without its adapter."""
     return F.linear(x, w)
-
-
-class Layer(torch.nn.Module):
-    """The layer with frozen parameters of its own."""
-
-    def __init__(self, *weights: torch.Tensor) -> None:
-        super().__init__()
-        self.w, self.a, self.b = (torch.nn.Parameter(each.clone(), requires_grad=False) for each in weights)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return lora(x, self.w, self.a, self.b)
-
-
-def on_layers(**options: Any) -> Callable[..., torch.Tensor]:
-    """``lora`` through a layer for each set of weights, made when it is first called."""
-    layers: dict[int, Callable[..., torch.Tensor]] = {}
-
-    def call(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
-        key = id(weights[0])
-        if key not in layers:
-            layers[key] = fusioncc.optimize(Layer(*weights), **options)
-        return layers[key](x)
-
-    return call
 
 
 def operands(m: int, k: int, n: int, r: int) -> list[Operands]:
@@ -95,9 +71,9 @@ def columns(names: list[str]) -> dict[str, Callable[[], Callable[..., torch.Tens
         "max_autotune": lambda: torch.compile(lora, dynamic=False, mode="max-autotune-no-cudagraphs"),
     }
     for kind in FORCED:
-        options = {"on_error": "raise", "schedule": kind, **ASKED.get(kind, {})}
+        options = {"on_error": "raise", "schedule": kind, "pack_weights": kind in PACKED}
         made = lambda options=options: torch.compile(lora, backend="fusioncc", dynamic=False, options=options)
-        every[kind] = (lambda options=options: on_layers(**options)) if kind in ASKED else made
+        every[kind] = (lambda made=made: on_parameters(made())) if kind in PACKED else made
     return {name: every[name] for name in names}
 
 

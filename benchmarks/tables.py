@@ -82,10 +82,12 @@ COLUMNS: dict[str, dict[str, Callable[[Row], str]]] = {
         "LoRA, eager": measured("lora_eager"),
         "LoRA, compiled": measured("lora_compile"),
         "LoRA, fusioncc": measured("lora_fusioncc"),
+        "with `pack_weights`": measured("lora_packed"),
         "overhead compiled": change("lora_compile", "base_compile"),
         "overhead fusioncc": change("lora_fusioncc", "base_compile"),
-        "error eager / compiled / fusioncc": lambda row: " / ".join(
-            f"{row[name]:.1e}" for name in ("eager_error", "compile_error", "fusioncc_error")
+        "with `pack_weights`, overhead": change("lora_packed", "base_compile"),
+        "error eager / compiled / fusioncc / packed": lambda row: " / ".join(
+            f"{row[f'{name}_error']:.1e}" for name in ("eager", "compile", "fusioncc", "packed")
         ),
     },
 }
@@ -99,6 +101,8 @@ COLUMNS["bundles"] = {
     "max-autotune": measured("max_autotune"),
     "fusioncc": measured("fusioncc"),
     "schedule": plain("schedule"),
+    "with `pack_weights`": measured("pack_weights"),
+    "its schedule": plain("packed_schedule"),
     "of the one GEMM": ratio("fusioncc", "concatenated"),
     "of the best of eager and the two": of_the_best("fusioncc", "eager", "compile", "max_autotune"),
 }
@@ -114,7 +118,7 @@ COLUMNS["llama_lora_fp32"] = COLUMNS["llama_lora"]
 COLUMNS["lora_schedules"] = {
     "M, K, N, r": plain("shape"),
     "GEMM alone": measured("gemm_alone"),
-    **{kind: measured(kind) for kind in ("split", "inline", "two_pool", "streams", "horizontal", "concat")},
+    **{kind: measured(kind) for kind in ("split", "inline", "two_pool", "streams", "horizontal", "concat", "k_concat")},
     "chosen": plain("schedule"),
 }
 COLUMNS["lora_linear_earlier"] = COLUMNS["lora_linear"]
