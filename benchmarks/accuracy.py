@@ -140,7 +140,7 @@ def line(found: Row) -> str:
         "-" if found["correlation"] is None else f"{found['correlation']:.2f} ({found['worst_correlation']:.2f})"
     )
     return (
-        f"{found['groups']} groups, {found['candidates']} candidates: correlation {correlation}, regret "
+        f"groups {found['groups']}, schedules {found['candidates']}, correlation {correlation}, regret "
         f"{found['regret']:.3f} ({found['worst_regret']:.2f} at {found['worst_at']}), error {found['error']:.0%}"
     )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -42,10 +43,13 @@ def spread(group: Group, kind: str) -> list[Schedule]:
 
 
 def _down(ranking: Sequence[Any], place: int) -> int:
-    """Where in a ranking a place is: the first is its top, the last its end."""
-    return round((len(ranking) - 1) * (place / (PLACES - 1)) ** 2)
+    """Where in a ranking a place is: the first is its top, the last its end. A short one is walked again."""
+    if len(ranking) < PLACES:
+        return place % len(ranking)
+    return max(place, round((len(ranking) - 1) * (place / (PLACES - 1)) ** 2))
 
 
+@cache
 def module_of(group: Group, schedule: Schedule) -> tuple[EmittedModule, ModuleType] | None:
     """The emitted part of a schedule, if it has one.
 

@@ -11,6 +11,7 @@ timed in turns, with operands rotated out of L2. The file is written after each 
 import argparse
 import json
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -50,7 +51,6 @@ def timed(group: Group, schedules: Sequence[Schedule]) -> list[Row]:
     for (row, _), (us, spread) in zip(right, interleaved_us(graphs, target_ms=24.0, rounds=6), strict=True):
         row.clear()
         row |= {"us": round(us, 2), "spread": round(spread, 2)}
-    torch.cuda.empty_cache()
     return rows
 
 
@@ -105,8 +105,8 @@ def predicted(row: Row) -> Row:
 
 def lacking(layers: Sequence[Layer], rows: Sequence[Row]) -> list[Layer]:
     """The layers that no row is of."""
-    found = [row["layer"] for row in rows]
-    return [layer for layer in layers if msgspec.to_builtins(layer) not in found]
+    found = {msgspec.convert(row["layer"], Layer) for row in rows}
+    return [layer for layer in layers if layer not in found]
 
 
 def written(body: Row) -> str:
@@ -147,7 +147,8 @@ def main() -> None:
     body = {**facts(), "unit": "us", "rows": []}
     if arguments.resume:
         body = resumed(json.loads(arguments.resume.read_text()), body)
-    executor = ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn"))
+    spawn = multiprocessing.get_context("spawn")
+    executor = ProcessPoolExecutor(mp_context=spawn, initializer=os.nice, initargs=(10,))  # the timing comes first
     try:
         for row in measured(lacking(LAYERS, body["rows"]), executor, build_one, timed, arguments.limit):
             body["rows"].append(row)

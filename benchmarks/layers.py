@@ -30,7 +30,8 @@ SITES = (
     "q/k/v", "down", "k", "gate/up", "o", "plain q/k/v", "up", "v", "plain gate/up", "q", "gate",
 )  # fmt: skip
 """A projection with an adapter, or several that share X; ``plain`` ones have none."""
-ROWS = (64, 2048, 1, 512, 16384, 16, 128, 4096, 4, 1000, 40, 8192, 256)
+ROWS = (64, 1000, 2048, 4096, 40, 128, 1, 8192, 16384, 512, 256, 4, 16)
+"""Every third one, as a family meets them, is about as often small as large."""
 RANKS = (16, 64, 4, 128, 8, 32, 24)
 GROUPS = 66
 
