@@ -17,8 +17,9 @@ from fusioncc.schedule import SCHEDULES, Schedule
 DEVICE = get_device("h200")
 EXACT = tuple(kind for kind in SCHEDULES if kind != "merged")
 """Kinds that are legal at the default tier: ``merged`` rounds the sum of the weights."""
-PLACES = 8
-"""Schedules of a kind: the model's best, and others down to the worst, closer together near the top."""
+PLACES = 11
+"""Schedules of a kind: the model's best, and others down to the worst, closer together near the top. Eight are wanted,
+and of those that were compiled for capability 90 one in twenty spilled registers, which is refused."""
 
 
 def candidates(group: Group) -> list[Schedule]:
@@ -28,14 +29,14 @@ def candidates(group: Group) -> list[Schedule]:
 
 def spread(group: Group, kind: str) -> list[Schedule]:
     """The model's best of a kind, and schedules of which each launch takes every place of its ranking once, in an order
-    of its own: an odd number of places on each time, modulo their (even) number."""
+    of its own: some places on each time, modulo their number, a prime."""
     found = best(group, DEVICE, kind)
     if found is None:
         return []
     ranked = ranked_pools(group, DEVICE, found[0])
 
     def at(turn: int) -> Schedule:
-        places = [(2 * launch + 1) * turn % PLACES for launch in range(len(ranked))]
+        places = [(launch + 1) * turn % PLACES for launch in range(len(ranked))]
         chosen = [each[_down(each, place)] for each, place in zip(ranked, places, strict=True)]
         return Schedule(kind, tuple(pool for pools in chosen for pool in pools))
 

@@ -43,15 +43,14 @@ def timed(group: Group, schedules: Sequence[Schedule]) -> list[Row]:
     count = sets_needed(2 * group.k * (group.m + sum(group.members[main].n for main in group.mains)))
     sets = [drawn(group, seed, "cuda") for seed in range(count)]
     exact = exact_results(group, sets[0])
-    rows = [{"wrong": wrong(group, schedule, sets[0], exact)} for schedule in schedules]
+    problems = [wrong(group, schedule, sets[0], exact) for schedule in schedules]
     del exact
-    right = [(row, schedule) for row, schedule in zip(rows, schedules, strict=True) if not row["wrong"]]
+    right = [schedule for schedule, problem in zip(schedules, problems, strict=True) if not problem]
     pool = torch.cuda.graph_pool_handle()
-    graphs = [captured([call_of(group, schedule, named) for named in sets], pool) for _, schedule in right]
-    for (row, _), (us, spread) in zip(right, interleaved_us(graphs, target_ms=24.0, rounds=6), strict=True):
-        row.clear()
-        row |= {"us": round(us, 2), "spread": round(spread, 2)}
-    return rows
+    graphs = [captured([call_of(group, schedule, named) for named in sets], pool) for schedule in right]
+    times = interleaved_us(graphs, target_ms=24.0, rounds=6)
+    rows = iter([{"us": round(us, 2), "spread": round(spread, 2)} for us, spread in times])
+    return [{"wrong": problem} if problem else next(rows) for problem in problems]
 
 
 def measured(
@@ -63,18 +62,18 @@ def measured(
 ) -> Iterator[Row]:
     """A row for each layer, in order. None is begun that would pass ``limit`` seconds from the start on if it took as
     long as the longest so far; those behind it are still being compiled while one is timed."""
-    started, longest = time.monotonic(), 0.0
+    end, longest = time.monotonic() + limit, 0.0
     groups = [group_of(layer) for layer in layers]
     planned = list(executor.map(candidates, groups))
     jobs = [(group, schedule) for group, schedules in zip(groups, planned, strict=True) for schedule in schedules]
-    problems = executor.map(build, jobs, timeout=limit)
+    problems = executor.map(build, jobs, timeout=end - time.monotonic())
     for layer, group, schedules in zip(layers, groups, planned, strict=True):
         try:
             errors = list(islice(problems, len(schedules)))
         except TimeoutError:
             return
         began = time.monotonic()
-        if began - started + longest > limit:
+        if began + longest > end:
             return
         times = iter(timed(group, [schedule for schedule, error in zip(schedules, errors, strict=True) if not error]))
         rows = [

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import torch
 from calls import call_of, drawn, exact_results, wrong
-from candidates import EXACT, compact, spread
+from candidates import EXACT, PLACES, compact, spread
 from cost_model import lacking, measured, predicted, resumed, written
 from layers import LAYERS, Layer, group_of
 
@@ -56,7 +56,7 @@ def test_a_row_has_every_candidate() -> None:
     assert set(kinds) == {"library", "streams", "concat", "horizontal", "packed"}
     assert all(each["error"] == "spills" and "us" not in each for each in kinds["horizontal"])
     assert all(each["wrong"] == "NaN" and "us" not in each for each in kinds["streams"])
-    assert len(kinds["concat"]) == 8
+    assert len(kinds["concat"]) == PLACES
     for each in kinds["concat"]:
         schedule = msgspec.convert(each["schedule"], Schedule)
         assert each["predicted"] == pytest.approx(estimate(group, schedule, H200).us, abs=0.01)
