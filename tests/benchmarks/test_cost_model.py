@@ -161,6 +161,24 @@ def test_what_each_kind_runs_is_right(layer: Layer, kind: str) -> None:
     assert [result.shape for result in results] == [(20, 48), (20, 16), (20, 16)]
 
 
+def test_what_is_wrong_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timer is made up, and what a card has; the rest of ``timed`` runs under the interpreter."""
+    group = group_of(SMALL)
+    schedules = [*spread(group, "library"), *spread(group, "inline")[:2]]
+    monkeypatch.setattr(cost_model, "drawn", lambda group, seed, device: drawn(group, seed, "cpu"))
+    monkeypatch.setattr(cost_model, "sets_needed", lambda size: 2)
+    monkeypatch.setattr(cost_model, "captured", lambda calls, pool: [call() for call in calls])
+    monkeypatch.setattr(
+        cost_model, "interleaved_us", lambda graphs, **_: [(len(graphs), at) for at in range(len(graphs))]
+    )
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    bad = schedules[1]
+    monkeypatch.setattr(cost_model, "wrong", lambda *given: "far off" if given[1] is bad else wrong(*given))
+    with mended():
+        found = cost_model.timed(group, schedules)
+    assert found == [{"us": 2, "spread": 0}, {"wrong": "far off"}, {"us": 2, "spread": 1}]
+
+
 def test_operands_have_the_layout_of_the_group() -> None:
     group = group_of(SMALL)
     named = drawn(group, 0, "cpu")
