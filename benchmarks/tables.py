@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import accuracy
+
 ROOT = Path(__file__).parents[1]
 TEXTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -57,6 +59,11 @@ def best_of(kind: str) -> Callable[[Row], str]:
         return measured("us")(min(timed, key=lambda each: each["us"])) if timed else "-"
 
     return cell
+
+
+def rounded(name: str, form: str, unit: str = "") -> Callable[[Row], str]:
+    """A column of numbers, formatted, with their unit."""
+    return lambda row: "-" if row[name] is None else f"{row[name]:{form}}{unit}"
 
 
 def plain(name: str, joiner: str = ", ") -> Callable[[Row], str]:
@@ -106,6 +113,28 @@ COLUMNS["bundles"] = {
     "of the one GEMM": ratio("fusioncc", "concatenated"),
     "of the best of eager and the two": of_the_best("fusioncc", "eager", "compile", "max_autotune"),
 }
+COLUMNS["cost_model"] = {
+    "part": plain("part"),
+    "groups": plain("groups"),
+    "schedules": plain("candidates"),
+    "rank correlation in a group, median": rounded("correlation", ".2f"),
+    "worst": rounded("worst_correlation", ".2f"),
+    "regret, geometric mean": rounded("regret", ".3f", "x"),
+    "worst regret": rounded("worst_regret", ".2f", "x"),
+    "at": plain("worst_at"),
+    "error, median": rounded("error", ".0%"),
+}
+COLUMNS["cost_model_groups"] = {
+    "group": plain("worst_at"),
+    "schedules": plain("candidates"),
+    "rank correlation": rounded("correlation", ".2f"),
+    "chosen": plain("choice"),
+    "us": measured("choice_us"),
+    "best": plain("best"),
+    "its us": measured("best_us"),
+    "regret": rounded("regret", ".2f", "x"),
+    "error, median": rounded("error", ".0%"),
+}
 COLUMNS["schedules"] = {
     "M, K, N of each, r": lambda row: "{}, {}, {}, {}".format(
         *row["layer"][:2], "+".join(map(str, row["layer"][2])), row["layer"][3]
@@ -122,17 +151,24 @@ COLUMNS["lora_schedules"] = {
     "chosen": plain("schedule"),
 }
 COLUMNS["lora_linear_earlier"] = COLUMNS["lora_linear"]
-FILES = {"lora_schedules": "lora_linear"}
+FILES = {"lora_schedules": "lora_linear", "cost_model_groups": "cost_model"}
 """Tables that read the results of another name."""
+ROWS: dict[str, Callable[[Row], list[Row]]] = {
+    "cost_model": accuracy.summary,
+    "cost_model_groups": accuracy.by_group,
+}
+"""Tables whose rows are made from a whole result."""
 
 
 def table(name: str, result: dict[str, Any]) -> str:
     """One result as a Markdown table with the facts of its run below."""
     columns = COLUMNS[name]
     lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
-    lines += ["| " + " | ".join(cell(row) for cell in columns.values()) + " |" for row in result["rows"]]
+    rows = ROWS[name](result) if name in ROWS else result["rows"]
+    lines += ["| " + " | ".join(cell(row) for cell in columns.values()) + " |" for row in rows]
     facts = f"{result['card']}, driver {result['driver']}, torch {result['torch']}, triton {result['triton']}"
-    lines += ["", f"In {result['unit']}; {facts}, {result['date']}: `{result['command']}`."]
+    begin = "Of times in" if name in ROWS else "In"
+    lines += ["", f"{begin} {result['unit']}; {facts}, {result['date']}: `{result['command']}`."]
     return "\n".join(lines) + "\n"
 
 

@@ -46,15 +46,16 @@ class Captured:
     calls: tuple[Callable[[], Any], ...]
 
 
-def captured(calls: Sequence[Callable[[], Any]]) -> Captured:
-    """The calls in one graph; each has run once before."""
+def captured(calls: Sequence[Callable[[], Any]], pool: Any = None) -> Captured:
+    """The calls in one graph; each has run once before. Graphs may share a ``pool`` of memory where nothing that they
+    compute is read after their replay."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream), torch.no_grad():
         for call in calls:
             call()
     stream.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph, stream=stream):
+    with torch.no_grad(), torch.cuda.graph(graph, pool=pool, stream=stream):
         for call in calls:
             call()
     return Captured(graph, tuple(calls))

@@ -1,0 +1,115 @@
+"""What a schedule of a group runs: emitted kernels, the vendor's products, or both; and whether that is right."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from candidates import module_of
+
+from fusioncc.group import Group, Operand
+from fusioncc.packing import concat_begins, concat_columns
+from fusioncc.schedule import Schedule
+
+Named = dict[str, torch.Tensor]
+"""Operands by node: X ``[M, K]``, weights ``[K, N]``, biases ``[N]``."""
+Results = tuple[torch.Tensor, ...]
+FARTHEST = 4 * 2**-9
+"""RMS of the error, relative to the exact result: the vendor's way rounds four times, each by at most this part of
+bf16. A module's own check is stricter; this one also sees what follows the module."""
+
+
+def drawn(group: Group, seed: int, device: str) -> Named:
+    """Random operands of the group in bf16; every product of X has about its size."""
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def draw(operand: Operand, depth: int = 1) -> torch.Tensor:
+        empty = torch.empty_strided(operand.shape, operand.strides, dtype=torch.bfloat16, device=device)
+        return empty.normal_(0, depth**-0.5, generator=generator)
+
+    named = {group.lhs.node: draw(group.lhs)}
+    named |= {member.weight.node: draw(member.weight, member.k) for member in group.members}
+    return named | {member.bias.node: draw(member.bias) for member in group.members if member.bias is not None}
+
+
+def call_of(group: Group, schedule: Schedule, named: Named) -> Callable[[], Results]:
+    """One execution of the group; weights that the schedule keeps packed are packed here.
+
+    Raises:
+        EmissionError: the schedule has no emitted form.
+    """
+    made = module_of(group, schedule)
+    if made is None:
+        return {"library": library, "packed": packed}[schedule.kind](group, named)
+    emitted, module = made
+    operands = [named[operand.node] for operand in emitted.operands]
+    launch = lambda: module.launch(*operands)
+    return k_concat(group, named, launch) if schedule.kind == "k_concat" else launch
+
+
+def library(group: Group, named: Named) -> Callable[[], Results]:
+    """Vendor GEMMs one after another; one elementwise kernel adds each branch, as Inductor's would."""
+    x = named[group.lhs.node]
+
+    def result(main: int) -> torch.Tensor:
+        total = F.linear(x, named[group.members[main].weight.node].t(), _bias(group, main, named))
+        for branch in group.branches_of(main):
+            down, up = (named[group.members[at].weight.node] for at in (branch.down, branch.up))
+            total = torch.add(total, x @ down @ up, alpha=branch.scale)
+        return total
+
+    return lambda: tuple(map(result, group.mains))
+
+
+def packed(group: Group, named: Named) -> Callable[[], Results]:
+    """One vendor GEMM over all weights, behind a kernel that joins the biases."""
+    members = [group.members[main] for main in group.mains]
+    wide = torch.cat([named[member.weight.node].t() for member in members])
+    biases = [named[member.bias.node] for member in members if member.bias is not None]
+    widths = [member.n for member in members]
+    x = named[group.lhs.node]
+    return lambda: F.linear(x, wide, torch.cat(biases) if biases else None).split(widths, dim=1)
+
+
+def k_concat(group: Group, named: Named, launch: Callable[[], Results]) -> Callable[[], Results]:
+    """What ``launch`` makes, ``[X | s X A]``, by W and B beside each other in one buffer for each main member."""
+    begins, wide = concat_begins(group), []
+    for main in group.mains:
+        weight = named[group.members[main].weight.node].t()
+        buffer = weight.new_zeros(len(weight), concat_columns(group))
+        buffer[:, : group.k] = weight
+        for branch in group.branches_of(main):
+            up = named[group.members[branch.up].weight.node].t()
+            buffer[:, begins[branch.up] :][:, : up.shape[1]] = up
+        wide.append((buffer, _bias(group, main, named)))
+
+    def run() -> Results:
+        (xy,) = launch()
+        return tuple(F.linear(xy, buffer, bias) for buffer, bias in wide)
+
+    return run
+
+
+def _bias(group: Group, main: int, named: Named) -> torch.Tensor | None:
+    bias = group.members[main].bias
+    return None if bias is None else named[bias.node]
+
+
+def exact_results(group: Group, named: Named) -> Results:
+    """The group in fp64."""
+    return library(group, {node: tensor.double() for node, tensor in named.items()})()
+
+
+def wrong(group: Group, schedule: Schedule, named: Named, exact: Results) -> str:
+    """What is wrong with the results of a schedule, or nothing: its module's own check, in guarded and poisoned
+    buffers, and the distance of the results from fp64."""
+    made = module_of(group, schedule)
+    if made is not None:
+        emitted, module = made
+        problem: str = module.check([named[operand.node] for operand in emitted.operands])
+        if problem:
+            return problem
+    for result, truth in zip(call_of(group, schedule, named)(), exact, strict=True):
+        error = ((result.double() - truth).norm() / truth.norm()).item()
+        if not error <= FARTHEST:
+            return f"RMS error {error:.2e}"
+    return ""
