@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from candidates import module_of
 
 from fusioncc.group import Group, Operand
-from fusioncc.packing import concat_begins, concat_columns
+from fusioncc.packing import buffer_shape, places
 from fusioncc.schedule import Schedule
 
 Named = dict[str, torch.Tensor]
@@ -39,11 +39,13 @@ def call_of(group: Group, schedule: Schedule, named: Named) -> Callable[[], Resu
     """
     made = module_of(group, schedule)
     if made is None:
-        return {"library": library, "packed": packed}[schedule.kind](group, named)
+        x = named[group.lhs.node]
+        return library(group, named) if schedule.kind == "library" else packed(group, "packed", named, lambda: x)
     emitted, module = made
     operands = [named[operand.node] for operand in emitted.operands]
-    launch = lambda: module.launch(*operands)
-    return k_concat(group, named, launch) if schedule.kind == "k_concat" else launch
+    if schedule.kind == "k_concat":
+        return packed(group, "k_concat", named, lambda: module.launch(*operands)[0])
+    return lambda: module.launch(*operands)
 
 
 def library(group: Group, named: Named) -> Callable[[], Results]:
@@ -60,33 +62,18 @@ def library(group: Group, named: Named) -> Callable[[], Results]:
     return lambda: tuple(map(result, group.mains))
 
 
-def packed(group: Group, named: Named) -> Callable[[], Results]:
-    """One vendor GEMM over all weights, behind a kernel that joins the biases."""
+def packed(group: Group, kind: str, named: Named, lhs: Callable[[], torch.Tensor]) -> Callable[[], Results]:
+    """One vendor GEMM of ``lhs``, X or ``[X | s X A]``, over all that ``kind`` packs, behind a kernel that joins the
+    biases."""
     members = [group.members[main] for main in group.mains]
-    wide = torch.cat([named[member.weight.node].t() for member in members])
+    wide = named[group.lhs.node].new_zeros(buffer_shape(group, kind))
+    for place in places(group, kind):
+        weight = named[group.members[place.member].weight.node].t()
+        rows, columns = weight.shape
+        wide[place.row : place.row + rows, place.column : place.column + columns] = weight
     biases = [named[member.bias.node] for member in members if member.bias is not None]
     widths = [member.n for member in members]
-    x = named[group.lhs.node]
-    return lambda: F.linear(x, wide, torch.cat(biases) if biases else None).split(widths, dim=1)
-
-
-def k_concat(group: Group, named: Named, launch: Callable[[], Results]) -> Callable[[], Results]:
-    """What ``launch`` makes, ``[X | s X A]``, by W and B beside each other in one buffer for each main member."""
-    begins, wide = concat_begins(group), []
-    for main in group.mains:
-        weight = named[group.members[main].weight.node].t()
-        buffer = weight.new_zeros(len(weight), concat_columns(group))
-        buffer[:, : group.k] = weight
-        for branch in group.branches_of(main):
-            up = named[group.members[branch.up].weight.node].t()
-            buffer[:, begins[branch.up] :][:, : up.shape[1]] = up
-        wide.append((buffer, _bias(group, main, named)))
-
-    def run() -> Results:
-        (xy,) = launch()
-        return tuple(F.linear(xy, buffer, bias) for buffer, bias in wide)
-
-    return run
+    return lambda: F.linear(lhs(), wide, torch.cat(biases) if biases else None).split(widths, dim=1)
 
 
 def _bias(group: Group, main: int, named: Named) -> torch.Tensor | None:
