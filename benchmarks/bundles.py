@@ -66,14 +66,12 @@ def columns(names: list[str]) -> dict[str, Callable[[], Callable[..., Any]]]:
         "fusioncc": lambda: torch.compile(bundle, backend="fusioncc", dynamic=False, options={"on_error": "raise"}),
     }
 
-    def asked(name: str) -> Callable[[], Callable[..., Any]]:
-        """``pack_weights``: as the planner chooses where weights may be packed; otherwise a schedule by name."""
-        packs = name in ("pack_weights", *PACKED)
-        options = {"on_error": "raise", "schedule": "auto" if name == "pack_weights" else name, "pack_weights": packs}
+    def forced(kind: str) -> Callable[[], Callable[..., Any]]:
+        options = {"on_error": "raise", "schedule": kind, "pack_weights": kind in PACKED}
         made = lambda: torch.compile(bundle, backend="fusioncc", dynamic=False, options=options)
-        return (lambda: on_parameters(made())) if packs else made
+        return (lambda: on_parameters(made())) if kind in PACKED else made
 
-    return {name: every.get(name) or asked(name) for name in names}
+    return {name: every.get(name) or forced(name) for name in names}
 
 
 def row(label: str, m: int, rank: int, names: list[str]) -> dict[str, Any]:
@@ -97,11 +95,10 @@ def row(label: str, m: int, rank: int, names: list[str]) -> dict[str, Any]:
         result[f"{name}_error"] = float(f"{error:.2e}")
         result[f"{name}_compile_s"] = round(time.time() - started, 1)
         graphs[name] = captured([lambda f=function, s=s: f(s[0], s[1]) for s in sets])
-        if name in ("fusioncc", "pack_weights"):
-            plans = fusioncc.plan_of(getattr(function, "compiled", function))
-            groups = [group for plan in plans for group in plan.groups]
-            result["schedule" if name == "fusioncc" else "packed_schedule"] = groups[0].schedule.kind
         if name == "fusioncc":
+            plans = fusioncc.plan_of(function)
+            groups = [group for plan in plans for group in plan.groups]
+            result["schedule"] = groups[0].schedule.kind if groups else "none"
             result["launches"] = sum(group.after.kernels for group in groups)
             result["predicted"] = {c.kind: c.predicted_us for group in groups for c in group.candidates}
             result["plan"] = str([group.schedule.pools for group in groups])
@@ -114,7 +111,7 @@ def row(label: str, m: int, rank: int, names: list[str]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", required=True)
-    parser.add_argument("--columns", default="eager,compile,max_autotune,fusioncc,pack_weights")
+    parser.add_argument("--columns", default="eager,compile,max_autotune,fusioncc")
     parser.add_argument("--rows", default=",".join(map(str, ROWS)))
     parser.add_argument("--ranks", default="16,0")
     arguments = parser.parse_args()

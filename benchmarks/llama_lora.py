@@ -2,13 +2,11 @@
 
     python benchmarks/llama_lora.py --out benchmarks/results/llama_lora.json
 
-The base model compiled, the LoRA model compiled, the LoRA model through fusioncc, also with ``pack_weights``, in
-milliseconds of one forward without gradients (CUDA-graph replay in turns, median); outputs compared with fp32 on the
-card.
+The base model compiled, the LoRA model compiled, the LoRA model through fusioncc, in milliseconds of one forward
+without gradients (CUDA-graph replay in turns, median); outputs compared with fp32 on the card.
 """
 
 import argparse
-import copy
 import json
 import time
 from pathlib import Path
@@ -58,12 +56,6 @@ def output(model: Any, embedded: torch.Tensor) -> torch.Tensor:
         return model(inputs_embeds=embedded, use_cache=False).last_hidden_state
 
 
-def groups(compiled: Any) -> dict[str, str]:
-    """How each group of a model runs."""
-    planned = (group for plan in fusioncc.plan_of(compiled) for group in plan.groups)
-    return {group.name: f"{group.schedule.kind} {group.insertion}" for group in planned}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", required=True)
@@ -97,23 +89,15 @@ def main() -> None:
         graphs["lora_fusioncc"] = forward(fused, embedded)
         row["lora_fusioncc_s"] = round(time.time() - started, 1)
         fused_output = output(fused, embedded)
-        row["groups"] = groups(fused)
-        torch._dynamo.reset()
-        apart = copy.deepcopy(model)  # the graphs above read the weights where they are
-        options = {"on_error": "raise", "pack_weights": True}
-        packed = torch.compile(apart, backend="fusioncc", dynamic=False, options=options)
-        graphs["lora_packed"] = forward(packed, embedded)
-        packed_output = output(packed, embedded)
-        row["packed_groups"] = groups(packed)
+        plans = fusioncc.plan_of(fused)
+        row["groups"] = {g.name: f"{g.schedule.kind} {g.insertion}" for plan in plans for g in plan.groups}
         for name, (us, spread) in zip(graphs, interleaved_us(list(graphs.values()), target_ms=300.0), strict=True):
             row[name], row[f"{name}_spread"] = round(us / 1000, 4), round(spread / 1000, 4)
         exact = output(model.float(), embedded.float()).double()
-        for name, value in (
-            ("eager", eager), ("compile", compiled_output), ("fusioncc", fused_output), ("packed", packed_output),
-        ):  # fmt: skip
+        for name, value in (("eager", eager), ("compile", compiled_output), ("fusioncc", fused_output)):
             row[f"{name}_error"] = float(f"{((value.double() - exact).norm() / exact.norm()).item():.3e}")
         rows.append(row)
-        for name in ("compile", "fusioncc", "packed"):
+        for name in ("compile", "fusioncc"):
             row[f"{name}_overhead_percent"] = round(100 * (row[f"lora_{name}"] / row["base_compile"] - 1), 1)
         print(json.dumps(row), flush=True)
         body = {
@@ -124,7 +108,7 @@ def main() -> None:
         }
         body |= {"adapters": "fp32" if arguments.fp32_adapters else "bf16", "rows": rows}
         Path(arguments.out).write_text(json.dumps(body, indent=1) + "\n")
-        del base, model, compiled, plain, fused, apart, packed, graphs
+        del base, model, compiled, plain, fused, graphs
         torch.cuda.empty_cache()
 
 

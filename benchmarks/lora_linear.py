@@ -71,7 +71,8 @@ def columns(names: list[str]) -> dict[str, Callable[[], Callable[..., torch.Tens
         "max_autotune": lambda: torch.compile(lora, dynamic=False, mode="max-autotune-no-cudagraphs"),
     }
     for kind in FORCED:
-        options = {"on_error": "raise", "schedule": kind, "pack_weights": kind in PACKED}
+        asked = {"pack_weights": True, "rest": "eager"} if kind in PACKED else {}
+        options = {"on_error": "raise", "schedule": kind, **asked}
         made = lambda options=options: torch.compile(lora, backend="fusioncc", dynamic=False, options=options)
         every[kind] = (lambda made=made: on_parameters(made())) if kind in PACKED else made
     return {name: every[name] for name in names}

@@ -89,12 +89,10 @@ COLUMNS: dict[str, dict[str, Callable[[Row], str]]] = {
         "LoRA, eager": measured("lora_eager"),
         "LoRA, compiled": measured("lora_compile"),
         "LoRA, fusioncc": measured("lora_fusioncc"),
-        "with `pack_weights`": measured("lora_packed"),
         "overhead compiled": change("lora_compile", "base_compile"),
         "overhead fusioncc": change("lora_fusioncc", "base_compile"),
-        "with `pack_weights`, overhead": change("lora_packed", "base_compile"),
-        "error eager / compiled / fusioncc / packed": lambda row: " / ".join(
-            f"{row[f'{name}_error']:.1e}" for name in ("eager", "compile", "fusioncc", "packed")
+        "error eager / compiled / fusioncc": lambda row: " / ".join(
+            f"{row[f'{name}_error']:.1e}" for name in ("eager", "compile", "fusioncc")
         ),
     },
 }
@@ -108,8 +106,6 @@ COLUMNS["bundles"] = {
     "max-autotune": measured("max_autotune"),
     "fusioncc": measured("fusioncc"),
     "schedule": plain("schedule"),
-    "with `pack_weights`": measured("pack_weights"),
-    "its schedule": plain("packed_schedule"),
     "of the one GEMM": ratio("fusioncc", "concatenated"),
     "of the best of eager and the two": of_the_best("fusioncc", "eager", "compile", "max_autotune"),
 }

@@ -23,7 +23,7 @@ def sets_needed(bytes_of_one: int) -> int:
 
 def on_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function``, given a Parameter with memory of its own, the same at every call, in the place of each tensor but
-    the first: weights that are packed move, and plain tensors are never packed. It is kept as ``compiled``."""
+    the first: weights that are packed move, and plain tensors are never packed."""
     held: dict[int, tuple[torch.Tensor, torch.nn.Parameter]] = {}
 
     def parameter(tensor: torch.Tensor) -> torch.nn.Parameter:
@@ -31,11 +31,7 @@ def on_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
             held[id(tensor)] = (tensor, torch.nn.Parameter(tensor.clone(), requires_grad=False))
         return held[id(tensor)][1]
 
-    def call(x: torch.Tensor, *weights: Any) -> Any:
-        return function(x, *tree_map(parameter, weights))
-
-    call.compiled = function  # type: ignore[attr-defined]
-    return call
+    return lambda x, *weights: function(x, *tree_map(parameter, weights))
 
 
 @dataclass(frozen=True)

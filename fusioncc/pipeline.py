@@ -62,7 +62,7 @@ def draft(graph: fx.Graph, setting: Setting) -> Drafted:
         hint = "; one that keeps down products for a backward differs from one under no_grad"
         raise PlanError(f"the plan was made for another graph ({marks}){hint}")
     weights = Weights(graph)
-    unpacked = {kind: check_packs(found.groups, weights, packs, kind) for kind in PACKED}
+    unpacked = {kind: check_packs(found.groups, weights, packs, kind, setting.options.rest) for kind in PACKED}
     refusals = {
         group.name: {
             **{kind: unpacked[kind][group.name] for kind in PACKED},

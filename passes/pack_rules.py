@@ -22,6 +22,8 @@ class PackFacts(WeightFacts):
     asked: bool
     readers: Counter[str]
     kind: str = "packed"
+    rest: str = "eager"
+    """What runs the rest of the graph."""
 
     def matrices(self) -> tuple[Operand, ...]:
         """The weights of the main members; for ``k_concat`` also those of the up members."""
@@ -65,6 +67,15 @@ def unshared(facts: PackFacts) -> Decision:
     return weight_rules.unshared(facts) if facts.kind == "k_concat" else Accepted("unshared")
 
 
+def strides_are_free(facts: PackFacts) -> Decision:
+    """``k_concat`` spreads the rows of W, and Inductor's code has the strides of every weight in it. Dynamo guards them,
+    but may take a module whose parameters are the same objects as unchanged (seen with torch 2.11)."""
+    if facts.kind == "k_concat" and facts.rest == "inductor":
+        reason = "Inductor's code has the strides that W had when it was compiled, and packing changes them"
+        return Rejected("strides_are_free", facts.group.name, reason, 'rest="eager" leaves them free')
+    return Accepted("strides_are_free")
+
+
 PACK_RULES: tuple[Callable[[PackFacts], Decision], ...] = (
     asked_for,
     unquantised,
@@ -73,6 +84,7 @@ PACK_RULES: tuple[Callable[[PackFacts], Decision], ...] = (
     in_one_group,
     unshared,
     unaliased,
+    strides_are_free,
 )
 
 
@@ -82,14 +94,14 @@ def readers_of(groups: Sequence[Group]) -> Counter[str]:
 
 
 def check_packs(
-    groups: Sequence[Group], weights: Weights, asked: bool, kind: str = "packed"
+    groups: Sequence[Group], weights: Weights, asked: bool, kind: str = "packed", rest: str = "eager"
 ) -> dict[str, tuple[Rejected, ...]]:
     """By group name every rule that refuses to pack its weights as ``kind`` does; nothing is asked of them before the
     user asked."""
     readers = readers_of(groups)
     answers: dict[str, tuple[Rejected, ...]] = {}
     for group in groups:
-        facts = PackFacts(group, weights, asked, readers, kind)
+        facts = PackFacts(group, weights, asked, readers, kind, rest)
         first = asked_for(facts)
         rules = PACK_RULES[1:] if isinstance(first, Accepted) else ()
         refused = [decision for rule in rules if isinstance(decision := rule(facts), Rejected)]

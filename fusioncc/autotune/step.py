@@ -51,7 +51,8 @@ def down_pass(group: Group, consumers: int, *, early: bool = False, copies: bool
 
     Where those start ``early`` its time is hidden: few slices are enough, and their sum is unrolled. A single one of a
     deep K would be seen: beside main tiles each of its loads waits its turn (measured on an H200: 3 to 5 us at 16 and
-    64 rows, K = 4096). One that also ``copies`` X has no tiles of one row, and none on the warp-group MMA.
+    64 rows, K = 4096). One that also ``copies`` X has no tiles of one row, and none on the warp-group MMA; where there
+    are more rows than 16, none that are swapped either, which took 11 to 13 us where others took 8 (512 rows).
     """
     downs = group.downs
     ranks = tuple(padded_rank(group.members[down].n) for down in downs)
@@ -64,7 +65,8 @@ def down_pass(group: Group, consumers: int, *, early: bool = False, copies: bool
         row = one_row(group, downs) and not copies
         tiles = knobs.row_down_tiles(max(ranks), group.k) if row else knobs.down_tiles(max(ranks))
         for tile in (down_side(group, downs, each, stored=copies) for each in tiles):
-            if copies and overwrites_x(tile, ranks, stored=True):
+            slow = tile.swap_operands and group.m > knobs.FEW_ROWS
+            if copies and (slow or overwrites_x(tile, ranks, stored=True)):
                 continue
             for k_split in (1,) if saved else splits:
                 yield (Pool("down", downs, tile, 0, k_split=k_split),)

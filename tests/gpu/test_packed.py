@@ -47,6 +47,8 @@ def outputs(results: Any) -> tuple[torch.Tensor, ...]:
 @pytest.mark.parametrize("name", MODELS)
 def test_as_close_as_eager_and_after_a_change(name: str, rest: str) -> None:
     kind, make = MODELS[name]
+    if (kind, rest) == ("k_concat", "inductor"):
+        pytest.skip("Inductor's code has the strides of W: refused in the plan")
     model = make().cuda()
     run = fusioncc.optimize(model, schedule=kind, pack_weights=True, rest=rest, on_error="raise")
     packed = fusioncc.packed_of(run)
@@ -65,7 +67,8 @@ def test_as_close_as_eager_and_after_a_change(name: str, rest: str) -> None:
 def test_a_captured_graph_reads_the_buffer(name: str) -> None:
     kind, make = MODELS[name]
     model, x = make().cuda(), inputs()
-    run = fusioncc.optimize(model, schedule=kind, pack_weights=True, on_error="raise")
+    rest = "eager" if kind == "k_concat" else "inductor"
+    run = fusioncc.optimize(model, schedule=kind, pack_weights=True, rest=rest, on_error="raise")
     with torch.no_grad():
         for _ in range(2):
             run(x)

@@ -192,6 +192,8 @@ def test_it_runs_on_request_only_and_not_where_eager_rounds() -> None:
     assert candidate.legal and candidate.predicted_us and group.schedule.kind != "k_concat"
     with pytest.raises(IllegalScheduleError, match="rounding_tier"):
         fusioncc.plan(frozen(), (x,), numerics="eager", **ASKED)
+    with pytest.raises(IllegalScheduleError, match="strides_are_free: Inductor's code has the strides"):
+        fusioncc.plan(frozen(), (x,), **{**ASKED, "rest": "inductor"})
     with pytest.raises(IllegalScheduleError, match="asked_for: packing moves weights"):
         fusioncc.plan(frozen(), (x,), schedule="k_concat", on_error="raise")
 

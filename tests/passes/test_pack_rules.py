@@ -74,6 +74,12 @@ CASES = (
     Case("in_one_group", _two_groups, "p_q", "p_q is shared: 2 products read it"),
     Case("unshared", _read_elsewhere, "p_q", "p_q is shared: tanh reads it too, and needs it as it is"),
     Case("unaliased", _overlapping, "p_q", "it overlaps in memory with p_k"),
+    Case(
+        "strides_are_free",
+        lambda: replace(facts_of(), kind="k_concat", rest="inductor"),
+        "g0",
+        "Inductor's code has the strides",
+    ),
 )
 
 
