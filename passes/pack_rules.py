@@ -68,8 +68,8 @@ def unshared(facts: PackFacts) -> Decision:
 
 
 def strides_are_free(facts: PackFacts) -> Decision:
-    """``k_concat`` spreads the rows of W, and Inductor's code has the strides of every weight in it. Dynamo guards them,
-    but may take a module whose parameters are the same objects as unchanged (seen with torch 2.11)."""
+    """``k_concat`` spreads the rows of W, and Inductor's code has the strides of every weight in it. Dynamo guards
+    them, but may take a module whose parameters are the same objects as unchanged (seen with torch 2.11)."""
     if facts.kind == "k_concat" and facts.rest == "inductor":
         reason = "Inductor's code has the strides that W had when it was compiled, and packing changes them"
         return Rejected("strides_are_free", facts.group.name, reason, 'rest="eager" leaves them free')
