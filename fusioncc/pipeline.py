@@ -15,7 +15,9 @@ from fusioncc.group import DTYPE_BYTES, Group
 from fusioncc.packing import PACKED, concat_columns
 from fusioncc.passes.build_groups import build_groups
 from fusioncc.passes.canonicalize import canonicalize
+from fusioncc.passes.choose_groups import choose_groups
 from fusioncc.passes.emit_groups import emit_groups
+from fusioncc.passes.find_alternatives import find_alternatives
 from fusioncc.passes.find_branches import find_branches
 from fusioncc.passes.find_groups import Found, find_groups
 from fusioncc.passes.find_regions import find_regions
@@ -36,14 +38,18 @@ class Drafted:
 
 
 def find(graph: fx.Graph, options: Options) -> Found:
-    """Groups of a functional ATen graph, and every refusal. Backward graphs give nothing."""
+    """Groups of a functional ATen graph, of which some may exclude each other, and every refusal. Backward graphs give
+    nothing."""
     if any(node.op == "placeholder" and node.name.startswith("tangents_") for node in graph.nodes):
         return Found((), (Rejected("forward_only", "graph", "backward graphs are left as they are for now"),))
     gemms = canonicalize(graph)
     branches = find_branches(gemms)
     regions, refused = find_regions(gemms, branches, options.max_rank_fraction)
-    found = find_groups(graph, regions)
-    return Found(found.groups, refused + found.rejections)
+    alternatives = find_alternatives(gemms, branches, regions, options.max_rank_fraction)
+    found = find_groups(graph, regions, alternatives)
+    offered = {node.name for chosen in alternatives for region in chosen for node in region.halves}
+    settled = tuple(each for each in refused if each.rule != "joined_once" or each.node not in offered)
+    return replace(found, rejections=settled + found.rejections)
 
 
 def draft(graph: fx.Graph, setting: Setting) -> Drafted:
@@ -56,23 +62,28 @@ def draft(graph: fx.Graph, setting: Setting) -> Drafted:
     found = find(graph, setting.options)
     mark = fingerprint(found)
     given, packs = setting.given, setting.options.pack_weights
+    wanted = {each.name for each in (found.groups if given is None else given.groups)}
+    groups = tuple(each for each in found.groups if each.name in wanted)
     elsewhere = given is not None and found.groups and given.fingerprint != mark
-    if given is not None and elsewhere and not (packs and is_made_for(given, found.groups, packs)):
+    if given is not None and elsewhere and not (packs and is_made_for(given, groups, packs)):
         marks = f"fingerprint {given.fingerprint}, this graph has {mark}"
         hint = "; one that keeps down products for a backward differs from one under no_grad"
         raise PlanError(f"the plan was made for another graph ({marks}){hint}")
     weights = Weights(graph)
-    unpacked = {kind: check_packs(found.groups, weights, packs, kind, setting.options.rest) for kind in PACKED}
+    unpacked = {kind: check_packs(groups, weights, packs, kind, setting.options.rest) for kind in PACKED}
     refusals = {
         group.name: {
             **{kind: unpacked[kind][group.name] for kind in PACKED},
             "merged": check_merge(group, weights, setting.options.numerics),
         }
-        for group in found.groups
+        for group in groups
     }
-    planned, unmet = plan_groups(found.groups, setting, refusals)
-    emitted = emit_groups(planned, setting.options.on_error, setting.options.trace)
-    rejections = found.rejections + unmet + emitted.rejections
+    planned, unmet = plan_groups(groups, setting, refusals)
+    chosen, left_out = choose_groups(graph, planned, found.covered, given=given is not None)
+    gone = {each.name for each in planned}.difference(each.name for each in chosen)
+    unmet = tuple(each for each in unmet if each.node not in gone)
+    emitted = emit_groups(chosen, setting.options.on_error, setting.options.trace)
+    rejections = found.rejections + left_out + unmet + emitted.rejections
     notes = _notes(emitted.groups, setting)
     return Drafted(Plan(SCHEMA, setting.device.name, mark, emitted.groups, rejections, notes), emitted.modules)
 

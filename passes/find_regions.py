@@ -5,7 +5,7 @@ low-rank branches that read the same LHS. The region ends at the last such sum (
 it); a branch that does not qualify ends the walk and leaves a rejection that names the rule and the node.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from torch import fx
@@ -46,26 +46,51 @@ class Region:
     output: fx.Node
     inner: frozenset[fx.Node]
 
+    @property
+    def halves(self) -> set[fx.Node]:
+        """The products of its branches."""
+        return {node for joined in self.branches for node in (joined.branch.up.node, joined.branch.down.node)}
+
 
 def find_regions(
     gemms: tuple[Gemm, ...], branches: dict[fx.Node, LowRankPair], max_rank_fraction: float
 ) -> tuple[tuple[Region, ...], tuple[Rejected, ...]]:
-    """One region for each product that is no half of a branch joined elsewhere; and why branches were turned away."""
-    taken: set[fx.Node] = set()
-    grown: list[tuple[Region, dict[fx.Node, Rejected]]] = []
-    halves = {node for branch in branches.values() for node in (branch.up.node, branch.down.node)}
-    for main in sorted(gemms, key=lambda gemm: gemm.node in halves):
-        if main.node in taken:
-            continue
-        region, refused = _grow(main, branches, taken, max_rank_fraction)
-        grown.append((region, refused))
-        taken |= {node for joined in region.branches for node in (joined.branch.up.node, joined.branch.down.node)}
-    kept = [(region, refused) for region, refused in grown if region.main.node not in taken]
+    """One region for each product that is no half of a branch joined elsewhere; and why branches were turned away.
+
+    A branch that two mains could have goes to the first; :mod:`fusioncc.passes.find_alternatives` has the others.
+    """
+    kept = grow(in_order(gemms, branches), branches, max_rank_fraction)
+    taken = {node for region, _ in kept for node in region.halves}
     rejections = [rejection for _, refused in kept for rejection in refused.values()]
     settled = taken.union(*(refused for _, refused in kept))
     joined = {region.main.node: region.inner for region, _ in kept if region.branches}
     rejections += find_near_misses(gemms, settled, joined, max_rank_fraction)
     return tuple(region for region, _ in kept), tuple(dict.fromkeys(rejections))
+
+
+def in_order(gemms: Iterable[Gemm], branches: dict[fx.Node, LowRankPair]) -> list[Gemm]:
+    """Products as they are asked for branches: those that may be part of one come last."""
+    halves = {node for branch in branches.values() for node in (branch.up.node, branch.down.node)}
+    return sorted(gemms, key=lambda gemm: gemm.node in halves)
+
+
+def grow(
+    mains: Iterable[Gemm],
+    branches: dict[fx.Node, LowRankPair],
+    max_rank_fraction: float,
+    reserved: frozenset[fx.Node] = frozenset(),
+) -> list[tuple[Region, dict[fx.Node, Rejected]]]:
+    """The regions of ``mains``, of which the first takes the branches that it can have, then the next; no branch has a
+    product that is ``reserved``. With each region, by up product, why a branch beside it is not part of it."""
+    taken = set(reserved)
+    grown: list[tuple[Region, dict[fx.Node, Rejected]]] = []
+    for main in mains:
+        if main.node in taken and main.node not in reserved:
+            continue
+        region, refused = _grow(main, branches, taken, max_rank_fraction)
+        grown.append((region, refused))
+        taken |= region.halves
+    return [(region, refused) for region, refused in grown if region.main.node not in taken - reserved]
 
 
 def _grow(
