@@ -21,6 +21,7 @@ from fusioncc.passes.find_alternatives import find_alternatives
 from fusioncc.passes.find_branches import find_branches
 from fusioncc.passes.find_groups import Found, find_groups
 from fusioncc.passes.find_regions import find_regions
+from fusioncc.passes.graph_memory import graph_memory
 from fusioncc.passes.insert_kernels import HOLDING, HeldBy, insert_kernels, insertion_of
 from fusioncc.passes.merge_rules import check_merge
 from fusioncc.passes.pack_rules import check_packs
@@ -85,7 +86,9 @@ def draft(graph: fx.Graph, setting: Setting) -> Drafted:
     emitted = emit_groups(chosen, setting.options.on_error, setting.options.trace)
     rejections = found.rejections + left_out + unmet + emitted.rejections
     notes = _notes(emitted.groups, setting)
-    return Drafted(Plan(SCHEMA, setting.device.name, mark, emitted.groups, rejections, notes), emitted.modules)
+    before, after = graph_memory(graph), graph_memory(graph, emitted.groups)
+    plan = Plan(SCHEMA, setting.device.name, mark, emitted.groups, rejections, notes, before=before, after=after)
+    return Drafted(plan, emitted.modules)
 
 
 def rewrite(graph: fx.Graph, setting: Setting, form: str, held_by: HeldBy | None = None) -> Plan:
@@ -97,12 +100,13 @@ def rewrite(graph: fx.Graph, setting: Setting, form: str, held_by: HeldBy | None
     """
     drafted = draft(graph, setting)
     built = build_groups(drafted.plan.groups, drafted.modules, setting)
+    after = graph_memory(graph, built.groups)
     ready = [(each.planned.group, each.emitted, each.module) for each in built.ready]
     insert_kernels(graph, ready, form, holding_groups(built.groups), held_by)
     insertion = {each.planned.name: insertion_of(each.emitted, form) for each in built.ready}
     insertion |= {group.name: "call" for _, group in holding_groups(built.groups)}
     groups = tuple(replace(group, insertion=insertion.get(group.name, "")) for group in built.groups)
-    return replace(drafted.plan, groups=groups, rejections=drafted.plan.rejections + built.rejections)
+    return replace(drafted.plan, groups=groups, rejections=drafted.plan.rejections + built.rejections, after=after)
 
 
 def holds_weights(planned: GroupPlan) -> bool:

@@ -8,7 +8,7 @@ from fusioncc.codegen import emit
 from fusioncc.codegen.launch import Arg, EmittedModule
 from fusioncc.decision import Rejected
 from fusioncc.errors import EmissionError
-from fusioncc.group import Group, Operand
+from fusioncc.group import Group
 from fusioncc.passes.plan_groups import WITHOUT_KERNEL, as_library
 from fusioncc.plan import GroupPlan
 from fusioncc.seam import translated, warn
@@ -72,7 +72,7 @@ def module_of(planned: GroupPlan, trace: bool) -> EmittedModule:
 
 def _for_equal(first: GroupPlan, emitted: EmittedModule, other: GroupPlan) -> EmittedModule:
     """The module of ``first`` with the operands of an equal group."""
-    theirs = dict(zip(_operands(first), _operands(other), strict=True))
+    theirs = dict(zip(first.operands, other.operands, strict=True))
 
     def given(arg: Arg) -> Arg:
         return arg if arg.operand is None else replace(arg, operand=theirs[arg.operand])
@@ -81,16 +81,9 @@ def _for_equal(first: GroupPlan, emitted: EmittedModule, other: GroupPlan) -> Em
     return replace(emitted, launches=launches, operands=tuple(theirs[operand] for operand in emitted.operands))
 
 
-def _operands(group: Group) -> list[Operand]:
-    """Every tensor that the kernels of a group may read, in a fixed order."""
-    of_members = [each for member in group.members for each in (member.weight, member.bias) if each is not None]
-    return [group.lhs, *of_members, *(scale for branch in group.branches for scale in branch.scale_tensors)]
-
-
 def _shared(group: Group) -> tuple[int, ...]:
     """For each operand the first that is the same tensor: a signature has no names, and a module reads it once."""
-    operands = _operands(group)
-    return tuple(map(operands.index, operands))
+    return tuple(map(group.operands.index, group.operands))
 
 
 def _untraced(planned: GroupPlan) -> str:
