@@ -86,7 +86,7 @@ def draft(graph: fx.Graph, setting: Setting) -> Drafted:
     emitted = emit_groups(chosen, setting.options.on_error, setting.options.trace)
     rejections = found.rejections + left_out + unmet + emitted.rejections
     notes = _notes(emitted.groups, setting)
-    before, after = graph_memory(graph), graph_memory(graph, emitted.groups)
+    before, after = graph_memory(graph, (), emitted.groups)
     plan = Plan(SCHEMA, setting.device.name, mark, emitted.groups, rejections, notes, before=before, after=after)
     return Drafted(plan, emitted.modules)
 
@@ -100,7 +100,7 @@ def rewrite(graph: fx.Graph, setting: Setting, form: str, held_by: HeldBy | None
     """
     drafted = draft(graph, setting)
     built = build_groups(drafted.plan.groups, drafted.modules, setting)
-    after = graph_memory(graph, built.groups)
+    (after,) = graph_memory(graph, built.groups)
     ready = [(each.planned.group, each.emitted, each.module) for each in built.ready]
     insert_kernels(graph, ready, form, holding_groups(built.groups), held_by)
     insertion = {each.planned.name: insertion_of(each.emitted, form) for each in built.ready}

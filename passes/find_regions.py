@@ -82,21 +82,27 @@ def grow(
 ) -> list[tuple[Region, dict[fx.Node, Rejected]]]:
     """The regions of ``mains``, of which the first takes the branches that it can have, then the next; no branch has a
     product that is ``reserved``. With each region, by up product, why a branch beside it is not part of it."""
+    ups = {branch.up.result: branch for branch in branches.values()}
     taken = set(reserved)
     grown: list[tuple[Region, dict[fx.Node, Rejected]]] = []
     for main in mains:
         if main.node in taken and main.node not in reserved:
             continue
-        region, refused = _grow(main, branches, taken, max_rank_fraction)
+        region, refused = _grow(main, branches, ups, taken, max_rank_fraction)
         grown.append((region, refused))
         taken |= region.halves
     return [(region, refused) for region, refused in grown if region.main.node not in taken - reserved]
 
 
 def _grow(
-    main: Gemm, branches: dict[fx.Node, LowRankPair], taken: set[fx.Node], max_rank_fraction: float
+    main: Gemm,
+    branches: dict[fx.Node, LowRankPair],
+    ups: dict[fx.Node, LowRankPair],
+    taken: set[fx.Node],
+    max_rank_fraction: float,
 ) -> tuple[Region, dict[fx.Node, Rejected]]:
-    """The region of ``main``, and by up product why a branch beside it is not part of it."""
+    """The region of ``main``, and by up product why a branch beside it is not part of it. ``ups`` are the branches by
+    the result of their up product."""
     joined: list[Joined] = []
     inner: set[fx.Node] = product_nodes(main)
     output = here = main.result
@@ -110,7 +116,7 @@ def _grow(
             continue
         found = [
             (replace(join, branch=join.branch.reading(main.lhs_key)), nodes)
-            for join, nodes in _addends(user, here, branches)
+            for join, nodes in _addends(user, here, branches, ups)
         ]
         if not found:
             break
@@ -150,7 +156,7 @@ def _down_values(branch: LowRankPair) -> tuple[fx.Node, ...]:
 
 
 def _addends(
-    user: fx.Node, here: fx.Node, branches: dict[fx.Node, LowRankPair]
+    user: fx.Node, here: fx.Node, branches: dict[fx.Node, LowRankPair], ups: dict[fx.Node, LowRankPair]
 ) -> Iterator[tuple[Joined, set[fx.Node]]]:
     """Branches that ``user`` adds to ``here`` (or subtracts), each with its nodes; nothing for any other sum."""
     if user in branches and branches[user].up.addend is here and branches[user].up.beta == 1:
@@ -164,9 +170,9 @@ def _addends(
     if not isinstance(first, fx.Node) or not isinstance(second, fx.Node) or first is second:
         return
     if first is here:
-        yield from _terms(second, Scale(factor), branches) or ()
+        yield from _terms(second, Scale(factor), ups) or ()
     elif factor == 1:
-        yield from _terms(first, Scale(), branches) or ()
+        yield from _terms(first, Scale(), ups) or ()
 
 
 def second_factor(node: fx.Node) -> float | None:
@@ -177,13 +183,11 @@ def second_factor(node: fx.Node) -> float | None:
     return float(alpha) if node.target is aten.add.Tensor else -float(alpha)
 
 
-def _terms(
-    node: fx.Node, scale: Scale, branches: dict[fx.Node, LowRankPair]
-) -> list[tuple[Joined, set[fx.Node]]] | None:
+def _terms(node: fx.Node, scale: Scale, ups: dict[fx.Node, LowRankPair]) -> list[tuple[Joined, set[fx.Node]]] | None:
     """A value read as a sum of branches, with the scale in front of each; None when some part is no branch."""
-    source, factor, passed = peel_scales(node, frozenset(branch.up.result for branch in branches.values()))
+    source, factor, passed = peel_scales(node, ups)
     scale = scale.times(factor)
-    up = next((branch for branch in branches.values() if branch.up.result is source), None)
+    up = ups.get(source)
     if up is not None and up.up.addend is None:
         return [(Joined(up, scale.times(Scale(up.up.alpha))), _covered(up).union(passed))]
     second = second_factor(source)
@@ -191,7 +195,7 @@ def _terms(
         return None
     found: list[tuple[Joined, set[fx.Node]]] = []
     for part, weight in zip(source.args[:2], (1.0, second), strict=True):
-        terms = _terms(part, scale.times(Scale(weight)), branches) if isinstance(part, fx.Node) else None
+        terms = _terms(part, scale.times(Scale(weight)), ups) if isinstance(part, fx.Node) else None
         if terms is None:
             return None
         found += [(join, nodes.union(passed, {source})) for join, nodes in terms]

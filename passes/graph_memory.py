@@ -25,13 +25,16 @@ Storages = dict[fx.Node, tuple[Tensor, ...]]
 """For each node the storages of its values, one a value; those from outside the graph are of kind ``weight``."""
 
 
-def graph_memory(graph: fx.Graph, groups: Iterable[GroupPlan] = ()) -> Memory | None:
-    """What lives with ``groups`` as planned; without any, in the graph as it is. None where a size depends on data."""
+def graph_memory(graph: fx.Graph, *plans: Iterable[GroupPlan]) -> tuple[Memory | None, ...]:
+    """What lives in the graph with the groups of each of ``plans``; without any group, as it is. None where a size
+    depends on data."""
     storages = _storages(graph)
-    if storages is None:
-        return None
-    order = {node.name: at for at, node in enumerate(graph.nodes)}
     nodes = list(graph.nodes)
+    return tuple(None if storages is None else _memory(nodes, storages, groups) for groups in plans)
+
+
+def _memory(nodes: Sequence[fx.Node], storages: Storages, groups: Iterable[GroupPlan]) -> Memory:
+    order = {node.name: at for at, node in enumerate(nodes)}
     fused: dict[fx.Node, list[Launch]] = {}
     for group in groups:
         if group.schedule.kind != "library":
