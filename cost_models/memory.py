@@ -2,14 +2,25 @@
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Protocol
 
-from fusioncc.cost_models.launch import Launch
+from fusioncc.cost_models.launch import Launch, Tensor
 from fusioncc.cost_models.launches import launches
 from fusioncc.group import Group
 from fusioncc.schedule import Footprint, Schedule
 
 
-def peak_bytes(sequence: Sequence[Launch], keep_inputs: bool = False) -> int:
+class Step(Protocol):
+    """What runs at once: a :class:`Launch`, or anything else that reads and writes tensors."""
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]: ...
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]: ...
+
+
+def peak_bytes(sequence: Sequence[Step], keep_inputs: bool = False) -> int:
     """Largest sum of live tensors during any launch. Weights are not counted: they live before, during and after, and
     without fusioncc too. What a schedule holds beside them is counted in every launch.
 

@@ -7,11 +7,10 @@ Inductor saves by fusing elementwise ops is not foreseen, before or after.
 """
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from math import prod
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import fx
@@ -33,56 +32,54 @@ def graph_memory(graph: fx.Graph, *plans: Iterable[GroupPlan]) -> tuple[Memory |
     return tuple(None if storages is None else _memory(nodes, storages, groups) for groups in plans)
 
 
+class Step(NamedTuple):
+    """An op, or a launch of a group; ``pinned`` where it is there for more than its results."""
+
+    reads: tuple[Tensor, ...]
+    writes: tuple[Tensor, ...]
+    pinned: bool = False
+
+
 def _memory(nodes: Sequence[fx.Node], storages: Storages, groups: Iterable[GroupPlan]) -> Memory:
     order = {node.name: at for at, node in enumerate(nodes)}
-    fused: dict[fx.Node, list[Launch]] = {}
+    of = {node.name: storages[node][0] for node in nodes if storages[node]}
+    held = {tensor.name: tensor.bytes for node in nodes if node.op in HOLDERS for tensor in storages[node]}
+    fused: dict[fx.Node, list[Step]] = {}
+    replaced: set[str] = set()
     for group in groups:
-        if group.schedule.kind != "library":
-            first = min(order[member.node] for member in group.members)
-            place = nodes[max(first, *(order[operand.node] for operand in group.operands))]
-            fused.setdefault(place, []).extend(_launches_of(group, nodes, order, storages))
-    of_groups = [launch for sequence in fused.values() for launch in sequence]
-    replaced = {tensor for launch in of_groups for tensor in launch.writes}
-    steps: list[tuple[Launch, bool]] = []
+        if group.schedule.kind == "library":
+            continue
+        sequence = launches(group.group, group.schedule, group.tier)
+        copies = (tensor for launch in sequence for tensor in launch.reads if tensor.kind == "held")
+        held |= {f"{group.name} {copy.name}": copy.bytes for copy in copies}
+        steps = _in_graph(sequence, group, of)
+        replaced.update(tensor.name for step in steps for tensor in step.writes)
+        first = min(order[member.node] for member in group.members)
+        place = nodes[max(first, *(order[operand.node] for operand in group.operands))]
+        fused.setdefault(place, []).extend(steps)
+    steps = []
     for node in nodes:
         writes = () if node.op in HOLDERS or _is_view(node) else storages[node]
-        if replaced.isdisjoint(writes):
+        if replaced.isdisjoint(tensor.name for tensor in writes):
             reads = tuple(tensor for arg in node.all_input_nodes for tensor in storages[arg])
-            steps.append((Launch("pointwise", reads, writes), node.op == "output" or is_mutation(node)))
-        steps += [(launch, False) for launch in fused.get(node, ())]
-    held = {tensor for node in nodes if node.op in HOLDERS for tensor in storages[node]}
-    held |= {tensor for launch in of_groups for tensor in launch.reads if tensor.name.endswith(HELD)}
-    return Memory(peak_bytes(_needed(steps)), sum(tensor.bytes for tensor in held))
+            steps.append(Step(reads, writes, node.op == "output" or is_mutation(node)))
+        steps += fused.get(node, ())
+    return Memory(peak_bytes(_needed(steps)), sum(held.values()))
 
 
-HELD = " (held)"
-"""Ends the name of what a group holds beside the weights."""
+def _in_graph(sequence: Sequence[Launch], group: GroupPlan, of: Mapping[str, Tensor]) -> list[Step]:
+    """The launches of a group with the storages of the graph (``of`` a node, by its name) in the place of its X, its
+    operands and its results."""
+    ours = {"x": of[group.lhs.node]}
+    ours |= {f"out{output.main}": of[output.node] for output in group.outputs}
+    ours |= {f"y{branch.down}": of[group.members[branch.down].node] for branch in group.branches if branch.saved}
+    weights = tuple(of[operand.node] for operand in group.operands if operand != group.lhs)
 
+    def found(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+        counted = (tensor for tensor in tensors if tensor.kind not in ("weight", "held"))
+        return tuple(ours.get(each.name) or replace(each, name=f"{group.name} {each.name}") for each in counted)
 
-def _launches_of(group: GroupPlan, nodes: Sequence[fx.Node], order: dict[str, int], storages: Storages) -> list[Launch]:
-    """The launches of a group with the storages of the graph in the place of its X, its operands and its results."""
-
-    def of(name: str) -> Tensor:
-        return storages[nodes[order[name]]][0]
-
-    ours = {"x": of(group.lhs.node)}
-    ours |= {f"out{output.main}": of(output.node) for output in group.outputs}
-    ours |= {f"y{branch.down}": of(group.members[branch.down].node) for branch in group.branches if branch.saved}
-    weights = tuple(of(operand.node) for operand in group.operands if operand != group.lhs)
-
-    def in_graph(tensor: Tensor) -> Tensor:
-        if tensor.kind == "held":
-            return replace(tensor, name=f"{group.name} {tensor.name}{HELD}", kind="weight")
-        return ours.get(tensor.name) or replace(tensor, name=f"{group.name} {tensor.name}")
-
-    return [
-        Launch(
-            launch.body,
-            (*(in_graph(tensor) for tensor in launch.reads if tensor.kind != "weight"), *weights),
-            tuple(map(in_graph, launch.writes)),
-        )
-        for launch in launches(group.group, group.schedule, group.tier)
-    ]
+    return [Step(found(launch.reads) + weights, found(launch.writes)) for launch in sequence]
 
 
 def _storages(graph: fx.Graph) -> Storages | None:
@@ -91,33 +88,39 @@ def _storages(graph: fx.Graph) -> Storages | None:
     for node in graph.nodes:
         if node.target is operator.getitem:
             source, at = node.args
-            values = storages[source]
-            storages[node] = values if _is_view(source) else (values[at],)
+            made = tuple(each for each in storages[source] if each.name == f"{source.name}:{at}")
+            storages[node] = made or storages[source]
         elif _is_view(node):
             storages[node] = storages[node.all_input_nodes[0]]
         else:
-            value = node.meta.get("val")
-            made = []
-            for at, each in enumerate(value if isinstance(value, list | tuple) else (value,)):
-                size = _bytes(each)
-                if size is None:
-                    return None
-                made.append(Tensor(f"{node.name}:{at}", size, "weight" if node.op in HOLDERS else "intermediate"))
-            storages[node] = tuple(made)
+            values = _values(node)
+            sizes = {f"{node.name}:{at}": _bytes(value) for at, value in values}
+            kind: Literal["weight", "intermediate"] = "weight" if node.op in HOLDERS else "intermediate"
+            storages[node] = tuple(Tensor(name, size, kind) for name, size in sizes.items() if size is not None)
+            if len(storages[node]) < len(sizes):
+                return None
     return storages
+
+
+def _values(node: fx.Node) -> Iterable[tuple[Any, Any]]:
+    """What a node stands for, each value with what gets it out of the node."""
+    value = node.meta.get("val")
+    if isinstance(value, Mapping):
+        return value.items()
+    return enumerate(value if isinstance(value, list | tuple) else (value,))
 
 
 def _bytes(value: Any) -> int | None:
     """Bytes of a tensor, none of anything else; None where they depend on data."""
     if not isinstance(value, torch.Tensor):
         return 0
-    sizes = [known for size in value.shape if (known := size_hint(size)) is not None]
-    return prod(sizes) * value.element_size() if len(sizes) == value.dim() else None
+    count = size_hint(value.numel())
+    return None if count is None else count * value.element_size()
 
 
 def _is_view(node: fx.Node) -> bool:
     """Whether the results of an op lie in the storage of its first argument."""
-    return node.op == "call_function" and node.all_input_nodes != [] and _returns_argument(node.target)
+    return node.op == "call_function" and _returns_argument(node.target)
 
 
 @cache
@@ -129,12 +132,12 @@ def _returns_argument(target: Any) -> bool:
     return any(returned.alias_info is not None for returned in target._schema.returns)
 
 
-def _needed(steps: Sequence[tuple[Launch, bool]]) -> list[Launch]:
-    """The launches whose results are read, or that are there for another reason."""
-    needed: set[Tensor] = set()
+def _needed(steps: Sequence[Step]) -> list[Step]:
+    """The steps whose results are read, or that are there for more."""
+    needed: set[str] = set()
     kept = []
-    for launch, pinned in reversed(steps):
-        if pinned or not needed.isdisjoint(launch.writes):
-            needed.update(launch.reads)
-            kept.append(launch)
+    for step in reversed(steps):
+        if step.pinned or any(tensor.name in needed for tensor in step.writes):
+            needed.update(tensor.name for tensor in step.reads)
+            kept.append(step)
     return kept[::-1]
