@@ -79,11 +79,12 @@ def draft(graph: fx.Graph, setting: Setting) -> Drafted:
         }
         for group in groups
     }
-    planned, unmet = plan_groups(groups, setting, refusals)
-    chosen, left_out = choose_groups(graph, planned, found.covered, given=given is not None)
-    gone = {each.name for each in planned}.difference(each.name for each in chosen)
-    unmet = tuple(each for each in unmet if each.node not in gone)
-    emitted = emit_groups(chosen, setting.options.on_error, setting.options.trace)
+    tried = replace(setting, options=replace(setting.options, on_error="fallback"))
+    planned, unmet = plan_groups(groups, tried, refusals)
+    planned, left_out = choose_groups(graph, planned, found.covered, given=given is not None)
+    if left_out or unmet:  # wishes count for what was chosen
+        planned, unmet = plan_groups(tuple(each.group for each in planned), setting, refusals)
+    emitted = emit_groups(planned, setting.options.on_error, setting.options.trace)
     rejections = found.rejections + left_out + unmet + emitted.rejections
     notes = _notes(emitted.groups, setting)
     before, after = graph_memory(graph, (), emitted.groups)

@@ -209,6 +209,15 @@ def test_the_chosen_alternative_runs_and_a_plan_of_it_is_applied_again() -> None
     assert any(group.branches and group.insertion for group in applied.groups)
 
 
+def test_a_schedule_that_only_an_alternative_cannot_have_is_no_error() -> None:
+    """``inline`` needs a branch, which the group without one, that is left out, does not have."""
+    shapes = {"w": (K, 1024), "w2": (K, 8192), **LOW}
+    options = {"device": "h200", "schedule": "inline", "on_error": "raise"}
+    plan = fusioncc.plan(model(two_mains, **shapes), inputs(1), **options)
+    assert [group.schedule.kind for group in plan.groups] == ["inline"]
+    assert {each.rule for each in plan.rejections} == {"joined_once"}
+
+
 def test_a_plan_that_wants_groups_which_exclude_each_other_is_refused() -> None:
     module = model(feeding(("p", "q")), **ring(p=1024, q=1024))
     both = fusioncc.plan(module, inputs(2), schedule="library")
