@@ -1,9 +1,9 @@
 """Find alternatives: regions other than the first choice, where two of them want one product.
 
 That takes a down product with several readers. Main products that each could add a branch of it: the first of them has
-it, and here another one comes first. Or readers that are products of one input, a group of their own: here no branch
-takes them. Which of these saves most is for the planner to say. In a graph without such a down product this is a look
-at every branch.
+it, and here another one comes first, or all that went without. Or readers that are products of one input, a group of
+their own: here no branch takes them. Which of these saves most is for the planner to say. In a graph without such a
+down product this is a look at every branch.
 """
 
 from collections import defaultdict
@@ -37,6 +37,7 @@ def find_alternatives(
     contested = {
         down: ups for down, ups in users.items() if down in owner and {owner.get(up) for up in ups} != {owner[down]}
     }
+    nothing: frozenset[fx.Node] = frozenset()
     found: list[tuple[Region, ...]] = []
     seen: set[fx.Node] = set()
     for down in contested:
@@ -45,10 +46,11 @@ def find_alternatives(
         nodes = _connected(down, gemms, branches)
         seen |= nodes
         order = in_order([gemm for gemm in gemms if gemm.node in nodes], branches)
-        losers = [region.main for region, refused in grow(order, branches, max_rank_fraction) if _lost(refused)]
-        orders = [sorted(order, key=lambda gemm: gemm is not loser) for loser in losers]
+        losers = [region.main.node for region, refused in grow(order, branches, max_rank_fraction) if _lost(refused)]
+        firsts = [{loser} for loser in losers] + [set(losers)] * (len(losers) > 1)
         apart = [frozenset(contested[each]) for each in contested if each in nodes and len(contested[each]) > 1]
-        tries = [(order, frozenset[fx.Node]()) for order in orders] + [(order, reserved) for reserved in apart]
+        tries = [(sorted(order, key=lambda gemm: gemm.node not in first), nothing) for first in firsts]
+        tries += [(order, reserved) for reserved in apart]
         for mains, reserved in tries[:MOST]:
             found.append(tuple(region for region, _ in grow(mains, branches, max_rank_fraction, reserved)))
     return tuple(found)

@@ -17,6 +17,7 @@ from fusioncc.config import Options
 from fusioncc.errors import PlanError
 from fusioncc.passes.choose_groups import gain_us
 from fusioncc.passes.exclusions import cycle_among, dependencies
+from fusioncc.passes.find_alternatives import MOST
 from fusioncc.pipeline import find
 from fusioncc.plan import GroupPlan, Plan
 from fusioncc.schedule import Schedule
@@ -184,6 +185,29 @@ def test_every_alternative_is_worth_what_it_says() -> None:
     found = found_in(capture(model(two_mains, **shapes), (t(8, K, dtype=BF16),)))
     assert [group.name for group in found.groups] == ["g0", "g1", "g2", "g3"]
     assert found.rejections == ()
+
+
+def test_alternatives_of_one_down_product_are_bounded() -> None:
+    def function(s: Any, x: torch.Tensor) -> list[torch.Tensor]:
+        y = x @ s.a
+        return [x @ getattr(s, f"w{at}") + y @ getattr(s, f"b{at}") for at in range(MOST + 4)]
+
+    shapes = {f"w{at}": (64, 64) for at in range(MOST + 4)} | {f"b{at}": (4, 64) for at in range(MOST + 4)}
+    found = found_in(capture(model(function, a=(64, 4), **shapes), (t(8, 64, dtype=BF16),)))
+    mains = [len(group.mains) for group in found.groups if group.branches]
+    assert mains == [MOST + 4] * (MOST + 1)
+
+
+def test_two_contested_products_of_one_group_may_both_go_to_the_later_main() -> None:
+    def function(s: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y, z = x @ s.a, x @ s.c
+        return x @ s.w + y @ s.b, x @ s.w2 + y @ s.b2, x @ s.v + z @ s.d, x @ s.v2 + z @ s.d2
+
+    shapes = {name: (64, n) for name, n in {"w": 64, "w2": 128, "v": 64, "v2": 128, "a": 4, "c": 4}.items()}
+    shapes |= {name: (4, n) for name, n in {"b": 64, "b2": 128, "d": 64, "d2": 128}.items()}
+    found = found_in(capture(model(function, **shapes), (t(8, 64, dtype=BF16),)))
+    joined = [{group.members[b.main].weight.node.removeprefix("p_") for b in group.branches} for group in found.groups]
+    assert all(pair in joined for pair in ({"w", "v"}, {"w2", "v"}, {"w", "v2"}, {"w2", "v2"}))
 
 
 def test_the_chosen_alternative_runs_and_a_plan_of_it_is_applied_again() -> None:
