@@ -48,7 +48,7 @@ def find_alternatives(
         order = in_order([gemm for gemm in gemms if gemm.node in nodes], branches)
         losers = [region.main.node for region, refused in grow(order, branches, max_rank_fraction) if _lost(refused)]
         firsts = [{loser} for loser in losers] + [set(losers)] * (len(losers) > 1)
-        apart = [frozenset(contested[each]) for each in contested if each in nodes and len(contested[each]) > 1]
+        apart = [frozenset(contested[each]) for each in contested if each in nodes]
         tries = [(sorted(order, key=lambda gemm: gemm.node not in first), nothing) for first in firsts]
         tries += [(order, reserved) for reserved in apart]
         for mains, reserved in tries[:MOST]:
