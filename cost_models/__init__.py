@@ -13,6 +13,7 @@ if not __name__.startswith("fusioncc."):
     raise ImportError("import this package as fusioncc.cost_models: under a bare name every class would exist twice")
 
 from fusioncc.cost_models.estimate import estimate
-from fusioncc.cost_models.memory import footprint
+from fusioncc.cost_models.launches import launches
+from fusioncc.cost_models.memory import footprint, peak_bytes
 
-__all__ = ["estimate", "footprint"]
+__all__ = ["estimate", "footprint", "launches", "peak_bytes"]

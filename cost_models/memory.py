@@ -1,14 +1,26 @@
 """Footprint of a group: kernels, bytes moved, and peak live bytes by liveness over the list of launches."""
 
 from collections.abc import Sequence
+from itertools import accumulate
+from typing import Protocol
 
-from fusioncc.cost_models.launch import Launch
+from fusioncc.cost_models.launch import Launch, Tensor
 from fusioncc.cost_models.launches import launches
 from fusioncc.group import Group
 from fusioncc.schedule import Footprint, Schedule
 
 
-def peak_bytes(sequence: Sequence[Launch], keep_inputs: bool = False) -> int:
+class Step(Protocol):
+    """What runs at once: a :class:`Launch`, or anything else that reads and writes tensors."""
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]: ...
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]: ...
+
+
+def peak_bytes(sequence: Sequence[Step], keep_inputs: bool = False) -> int:
     """Largest sum of live tensors during any launch. Weights are not counted: they live before, during and after, and
     without fusioncc too. What a schedule holds beside them is counted in every launch.
 
@@ -26,17 +38,11 @@ def peak_bytes(sequence: Sequence[Launch], keep_inputs: bool = False) -> int:
                 last[tensor.name] = index
     final = len(sequence) - 1
     held = {t.name for t in tensors.values() if t.kind in ("held", "output") or (keep_inputs and t.kind == "input")}
-    return max(
-        (
-            sum(
-                t.bytes
-                for t in tensors.values()
-                if first[t.name] <= index <= (final if t.name in held else last[t.name])
-            )
-            for index in range(len(sequence))
-        ),
-        default=0,
-    )
+    change = [0] * (final + 2)
+    for tensor in tensors.values():
+        change[first[tensor.name]] += tensor.bytes
+        change[(final if tensor.name in held else last[tensor.name]) + 1] -= tensor.bytes
+    return max(accumulate(change))
 
 
 def moved_bytes(sequence: Sequence[Launch]) -> int:

@@ -1,8 +1,9 @@
 """Front doors for Python: ``optimize``, ``plan``, ``plan_of``, ``trace_of``."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,12 +32,15 @@ __all__ = ["Planned", "dump_data", "merged_of", "optimize", "packed_of", "plan",
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan with what a dump shows beside it: the graph before and after as readable code, and the emitted modules."""
+    """A plan with what a dump shows beside it: the graph before and after as readable code, the emitted modules, and
+    how long capturing and planning took, in seconds."""
 
     plan: Plan
     before: str
     after: str
     modules: tuple[EmittedModule, ...]
+    capture_s: float = field(default=0.0, compare=False)
+    planning_s: float = field(default=0.0, compare=False)
 
 
 def optimize(
@@ -134,9 +138,13 @@ def dump_data(
 ) -> Planned:
     """What ``fusioncc dump`` writes: arguments as for :func:`plan`."""
     _require_inputs(example_inputs, kwargs)
+    start = perf_counter()
     captured = capture(model, example_inputs, kwargs)
+    capture_s = perf_counter() - start
     before = readable(captured)
+    start = perf_counter()
     drafted = draft(captured.graph, _offline(device, options))
+    planning_s = perf_counter() - start
     groups = [
         (planned.group, drafted.modules[planned.name], _stand_in(planned.kernel))
         for planned in drafted.plan.groups
@@ -144,7 +152,7 @@ def dump_data(
     ]
     insert_kernels(captured.graph, groups, "call", holding_groups(drafted.plan.groups))
     modules = {module.name: module for module in drafted.modules.values()}
-    return Planned(drafted.plan, before, readable(captured), tuple(modules.values()))
+    return Planned(drafted.plan, before, readable(captured), tuple(modules.values()), capture_s, planning_s)
 
 
 def _require_inputs(example_inputs: Any, kwargs: Any = None) -> None:

@@ -81,6 +81,8 @@ def plan_command(
         planned = plan_target(target, card, settings_of(schedule, numerics, settings), trust, debug)
         text = planned.plan.to_json() if as_json else render(planned.plan)
         typer.echo(text, nl=False)
+        if not as_json:
+            say(f"captured in {planned.capture_s:.2f} s, planned in {planned.planning_s:.2f} s")
 
 
 @app.command("dump")

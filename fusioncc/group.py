@@ -105,6 +105,12 @@ class Group:
     """torch's float32 matmul precision setting at capture."""
 
     @property
+    def operands(self) -> tuple[Operand, ...]:
+        """Every tensor that its kernels may read, X first, in a fixed order; a tensor with two uses is there twice."""
+        given = [each for member in self.members for each in (member.weight, member.bias) if each is not None]
+        return (self.lhs, *given, *(scale for branch in self.branches for scale in branch.scale_tensors))
+
+    @property
     def m(self) -> int:
         return self.lhs.shape[0]
 

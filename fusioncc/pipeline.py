@@ -15,10 +15,13 @@ from fusioncc.group import DTYPE_BYTES, Group
 from fusioncc.packing import PACKED, buffer_shape, places
 from fusioncc.passes.build_groups import build_groups
 from fusioncc.passes.canonicalize import canonicalize
+from fusioncc.passes.choose_groups import choose_groups
 from fusioncc.passes.emit_groups import emit_groups
+from fusioncc.passes.find_alternatives import find_alternatives
 from fusioncc.passes.find_branches import find_branches
 from fusioncc.passes.find_groups import Found, find_groups
 from fusioncc.passes.find_regions import find_regions
+from fusioncc.passes.graph_memory import graph_memory
 from fusioncc.passes.insert_kernels import HOLDING, HeldBy, insert_kernels, insertion_of
 from fusioncc.passes.merge_rules import check_merge
 from fusioncc.passes.pack_rules import check_packs
@@ -36,14 +39,18 @@ class Drafted:
 
 
 def find(graph: fx.Graph, options: Options) -> Found:
-    """Groups of a functional ATen graph, and every refusal. Backward graphs give nothing."""
+    """Groups of a functional ATen graph, of which some may exclude each other, and every refusal. Backward graphs give
+    nothing."""
     if any(node.op == "placeholder" and node.name.startswith("tangents_") for node in graph.nodes):
         return Found((), (Rejected("forward_only", "graph", "backward graphs are left as they are for now"),))
     gemms = canonicalize(graph)
     branches = find_branches(gemms)
     regions, refused = find_regions(gemms, branches, options.max_rank_fraction)
-    found = find_groups(graph, regions)
-    return Found(found.groups, refused + found.rejections)
+    alternatives = find_alternatives(gemms, branches, regions, options.max_rank_fraction)
+    found = find_groups(graph, regions, alternatives)
+    offered = {node.name for chosen in alternatives for region in chosen for node in region.halves}
+    settled = tuple(each for each in refused if each.rule != "joined_once" or each.node not in offered)
+    return replace(found, rejections=settled + found.rejections)
 
 
 def draft(graph: fx.Graph, setting: Setting) -> Drafted:
@@ -56,25 +63,33 @@ def draft(graph: fx.Graph, setting: Setting) -> Drafted:
     found = find(graph, setting.options)
     mark = fingerprint(found)
     given, packs = setting.given, setting.options.pack_weights
+    wanted = {each.name for each in (found.groups if given is None else given.groups)}
+    groups = tuple(each for each in found.groups if each.name in wanted)
     elsewhere = given is not None and found.groups and given.fingerprint != mark
-    if given is not None and elsewhere and not (packs and is_made_for(given, found.groups, packs)):
+    if given is not None and elsewhere and not (packs and is_made_for(given, groups, packs)):
         marks = f"fingerprint {given.fingerprint}, this graph has {mark}"
         hint = "; one that keeps down products for a backward differs from one under no_grad"
         raise PlanError(f"the plan was made for another graph ({marks}){hint}")
     weights = Weights(graph)
-    unpacked = {kind: check_packs(found.groups, weights, packs, kind, setting.options.rest) for kind in PACKED}
+    unpacked = {kind: check_packs(groups, weights, packs, kind, setting.options.rest) for kind in PACKED}
     refusals = {
         group.name: {
             **{kind: unpacked[kind][group.name] for kind in PACKED},
             "merged": check_merge(group, weights, setting.options.numerics),
         }
-        for group in found.groups
+        for group in groups
     }
-    planned, unmet = plan_groups(found.groups, setting, refusals)
+    tried = replace(setting, options=replace(setting.options, on_error="fallback"))
+    planned, unmet = plan_groups(groups, tried, refusals)
+    planned, left_out = choose_groups(graph, planned, found.covered, given=given is not None)
+    if left_out or unmet:  # wishes count for what was chosen
+        planned, unmet = plan_groups(tuple(each.group for each in planned), setting, refusals)
     emitted = emit_groups(planned, setting.options.on_error, setting.options.trace)
-    rejections = found.rejections + unmet + emitted.rejections
+    rejections = found.rejections + left_out + unmet + emitted.rejections
     notes = _notes(emitted.groups, setting)
-    return Drafted(Plan(SCHEMA, setting.device.name, mark, emitted.groups, rejections, notes), emitted.modules)
+    before, after = graph_memory(graph, (), emitted.groups)
+    plan = Plan(SCHEMA, setting.device.name, mark, emitted.groups, rejections, notes, before=before, after=after)
+    return Drafted(plan, emitted.modules)
 
 
 def rewrite(graph: fx.Graph, setting: Setting, form: str, held_by: HeldBy | None = None) -> Plan:
@@ -86,12 +101,13 @@ def rewrite(graph: fx.Graph, setting: Setting, form: str, held_by: HeldBy | None
     """
     drafted = draft(graph, setting)
     built = build_groups(drafted.plan.groups, drafted.modules, setting)
+    (after,) = graph_memory(graph, built.groups)
     ready = [(each.planned.group, each.emitted, each.module) for each in built.ready]
     insert_kernels(graph, ready, form, holding_groups(built.groups), held_by)
     insertion = {each.planned.name: insertion_of(each.emitted, form) for each in built.ready}
     insertion |= {group.name: "call" for _, group in holding_groups(built.groups)}
     groups = tuple(replace(group, insertion=insertion.get(group.name, "")) for group in built.groups)
-    return replace(drafted.plan, groups=groups, rejections=drafted.plan.rejections + built.rejections)
+    return replace(drafted.plan, groups=groups, rejections=drafted.plan.rejections + built.rejections, after=after)
 
 
 def holds_weights(planned: GroupPlan) -> bool:

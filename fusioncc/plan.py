@@ -37,11 +37,22 @@ class GroupPlan(Group):
 
 
 @dataclass(frozen=True)
+class Memory:
+    """What lives at once while a graph runs: at its peak, of what the graph computes; and what is held throughout, its
+    inputs and parameters and the copies beside them that a schedule keeps."""
+
+    peak_bytes: int
+    held_bytes: int
+
+
+@dataclass(frozen=True)
 class Plan:
     """The decisions for one graph.
 
     ``fingerprint`` identifies the groups of the graph (shapes, dtypes, layouts, order; no names): a plan applies to a
     graph with the same fingerprint only. ``fallback`` is the cause when the original graph was kept as a whole.
+    ``before`` and ``after`` are the memory of the graph without and with the groups; None where that depends on data,
+    or the graph was kept.
     """
 
     schema: str
@@ -51,6 +62,8 @@ class Plan:
     rejections: tuple[Rejected, ...]
     notes: tuple[str, ...] = ()
     fallback: str = ""
+    before: Memory | None = None
+    after: Memory | None = None
 
     def __str__(self) -> str:
         """The decisions in words: groups, schedules, estimates, and what was rejected and why."""

@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 def render(plan: Plan) -> str:
     """The plan as text: a summary, one paragraph for each kind of group, then what was rejected and why."""
-    lines = [summary(plan)]
+    lines = [summary(plan), *(text for text in [memory_of(plan)] if text)]
     for groups in alike(plan.groups, group_key):
         group = groups[0]
         lines += [
@@ -45,7 +45,7 @@ def render(plan: Plan) -> str:
 
 def decisions(plan: Plan) -> str:
     """The plan as Markdown: one table of groups, then every schedule ruled out and every rejection with its reason."""
-    lines = ["# Decisions", "", summary(plan), ""]
+    lines = ["# Decisions", "", summary(plan), "", *(line for text in [memory_of(plan)] if text for line in (text, ""))]
     lines += [f"- {note}" for note in plan.notes] + [""] * bool(plan.notes)
     rows = [decision_row(groups) for groups in alike(plan.groups, group_key)]
     lines += ["## Groups", "", *(table(DECISION_COLUMNS, rows) if rows else ["No group of GEMMs was found."]), ""]
@@ -77,6 +77,17 @@ def summary(plan: Plan) -> str:
         f"Plan for {plan.device}: {counted(len(plan.groups), 'group')}, {fused} fused, "
         f"{counted(len(plan.rejections), 'rejection')}; {counted(before, 'kernel')} before, {after} after."
     )
+
+
+def memory_of(plan: Plan) -> str:
+    """One line: the peak of the whole graph before and after, and what is held beside it; empty where it is unknown."""
+    before, after = plan.before, plan.after
+    if before is None or after is None:
+        return ""
+    held = mib(before.held_bytes)
+    held += f" → {mib(after.held_bytes)}" if after.held_bytes != before.held_bytes else ""
+    peak = f"{mib(before.peak_bytes)} → {mib(after.peak_bytes)}"
+    return f"Peak live bytes of the graph {peak}, beside {held} of inputs and parameters."
 
 
 def decision_row(groups: list[GroupPlan]) -> tuple[str, ...]:

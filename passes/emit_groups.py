@@ -5,9 +5,10 @@ from functools import partial
 from typing import Any
 
 from fusioncc.codegen import emit
-from fusioncc.codegen.launch import EmittedModule
+from fusioncc.codegen.launch import Arg, EmittedModule
 from fusioncc.decision import Rejected
 from fusioncc.errors import EmissionError
+from fusioncc.group import Group
 from fusioncc.passes.plan_groups import WITHOUT_KERNEL, as_library
 from fusioncc.plan import GroupPlan
 from fusioncc.seam import translated, warn
@@ -32,16 +33,20 @@ def emit_groups(groups: tuple[GroupPlan, ...], on_error: str, trace: bool = Fals
         EmissionError: that happened, and ``on_error`` is ``raise``.
     """
     names: dict[Any, str] = {}
+    emitted_once: dict[str, tuple[GroupPlan, EmittedModule]] = {}
     modules: dict[str, EmittedModule] = {}
     done, rejections = [], []
     for planned in groups:
         if planned.schedule.kind in WITHOUT_KERNEL:
             done.append(planned)
             continue
-        key = (planned.group.signature(), planned.schedule, planned.tier, planned.why)
+        key = (planned.group.signature(), _shared(planned), planned.schedule, planned.tier, planned.why)
         named = replace(planned, kernel=names.setdefault(key, _name(len(names), planned)))
         try:
-            emitted = translated("the emitter failed", partial(module_of, named, trace), EmissionError)
+            if named.kernel not in emitted_once:
+                action = partial(module_of, named, trace)
+                emitted_once[named.kernel] = named, translated("the emitter failed", action, EmissionError)
+            emitted = _for_equal(*emitted_once[named.kernel], named)
         except EmissionError as error:
             if on_error == "raise":
                 raise EmissionError(f"{planned.name}: {error}") from error
@@ -63,6 +68,22 @@ def module_of(planned: GroupPlan, trace: bool) -> EmittedModule:
         EmissionError: as :func:`fusioncc.codegen.emit`.
     """
     return emit(planned.group, planned.schedule, name=planned.kernel, tier=planned.tier, why=planned.why, trace=trace)
+
+
+def _for_equal(first: GroupPlan, emitted: EmittedModule, other: GroupPlan) -> EmittedModule:
+    """The module of ``first`` with the operands of an equal group."""
+    theirs = dict(zip(first.operands, other.operands, strict=True))
+
+    def given(arg: Arg) -> Arg:
+        return arg if arg.operand is None else replace(arg, operand=theirs[arg.operand])
+
+    launches = tuple(replace(launch, args=tuple(map(given, launch.args))) for launch in emitted.launches)
+    return replace(emitted, launches=launches, operands=tuple(theirs[operand] for operand in emitted.operands))
+
+
+def _shared(group: Group) -> tuple[int, ...]:
+    """For each operand the first that is the same tensor: a signature has no names, and a module reads it once."""
+    return tuple(map(group.operands.index, group.operands))
 
 
 def _untraced(planned: GroupPlan) -> str:

@@ -4,6 +4,7 @@ Scales are recognised wherever people put them: on X, on A's product, on B's pro
 tensor. Roundings on the way (casts) are looked through; what they mean for the result is the numerics rule's matter.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -100,7 +101,7 @@ def sources_of(node: fx.Node) -> tuple[Source, ...]:
     return tuple(sources)
 
 
-def peel_scales(node: fx.Node, stops: frozenset[fx.Node] = frozenset()) -> tuple[fx.Node, Scale, tuple[fx.Node, ...]]:
+def peel_scales(node: fx.Node, stops: Container[fx.Node] = ()) -> tuple[fx.Node, Scale, tuple[fx.Node, ...]]:
     """Walk back through order-keeping views, copies, roundings and scales: source, scale, nodes passed (nearest first).
 
     Walks no further than ``stops``: a product of rank 1 is a multiplication, and no scale.

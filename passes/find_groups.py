@@ -1,12 +1,13 @@
 """Find groups: regions whose main products read one LHS, described in the vocabulary of :mod:`fusioncc.group`.
 
 A region that a rule refuses keeps its main member in the group (it runs as it did) and loses its branches; the refusal
-is kept. Two or more products make a group.
+is kept. Two or more products make a group. Where regions have alternatives, or members of a group depend on each other,
+groups are found that exclude each other; :mod:`fusioncc.passes.choose_groups` chooses among them once they are planned.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -26,57 +27,82 @@ from fusioncc.graph import (
     tensor,
 )
 from fusioncc.group import DTYPE_BYTES, Branch, Group, Member, Operand, Output, Role
-from fusioncc.passes.acyclic import keep_acyclic
 from fusioncc.passes.canonicalize import Gemm
 from fusioncc.passes.find_regions import Joined, Region
-from fusioncc.passes.region_rules import RegionFacts, check_region
+from fusioncc.passes.region_rules import RegionFacts, barriers_of, check_region
 
 
 @dataclass(frozen=True)
 class Found:
-    """The groups of a graph and every refusal on the way."""
+    """The groups of a graph and every refusal on the way. Some of the groups may exclude each other.
+
+    ``covered`` are the nodes of each group by its name: its products, and what joins them.
+    """
 
     groups: tuple[Group, ...]
     rejections: tuple[Rejected, ...]
+    covered: Mapping[str, frozenset[fx.Node]] = field(default_factory=dict)
 
 
-def find_groups(graph: fx.Graph, regions: tuple[Region, ...]) -> Found:
-    """Groups of ``graph`` in graph order, named ``g0``, ``g1``, ..."""
+def find_groups(
+    graph: fx.Graph, regions: tuple[Region, ...], alternatives: tuple[tuple[Region, ...], ...] = ()
+) -> Found:
+    """Groups of ``graph`` in graph order, named ``g0``, ``g1``, ...; those of ``alternatives`` behind the groups of
+    ``regions`` that have the same first product."""
     order = {node: position for position, node in enumerate(graph.nodes)}
+    barriers = barriers_of(graph)
+    candidates: dict[Hashable, tuple[fx.Node, list[Region]]] = {}
+    rejections: dict[Rejected, None] = {}
+    for chosen in (regions, *alternatives):
+        for members in _sharing(chosen, order):
+            lhs = _lhs_node(members)
+            legal: list[Region] = []
+            for region in members:
+                refused = check_region(RegionFacts(region, lhs, order, barriers)) if region.branches else ()
+                rejections |= dict.fromkeys(refused)
+                kept = _alone(region.main) if refused else region
+                if _describable(kept.main):
+                    legal.append(kept)
+            independent, dependent = _independent(legal, order)
+            rejections |= dict.fromkeys(dependent)
+            for each in independent:
+                candidates.setdefault(frozenset((region.main.node, region.inner) for region in each), (lhs, each))
+    groups: list[Group] = []
+    covered: dict[str, frozenset[fx.Node]] = {}
+    for lhs, legal in sorted(candidates.values(), key=lambda candidate: order[candidate[1][0].main.node]):
+        groups.append(_describe(f"g{len(groups)}", lhs, legal))
+        covered[groups[-1].name] = frozenset(node for region in legal for node in region.inner)
+    return Found(tuple(groups), tuple(rejections), covered)
+
+
+def _sharing(regions: tuple[Region, ...], order: dict[fx.Node, int]) -> list[list[Region]]:
+    """Regions by what their main products read, in graph order."""
     shared: dict[Any, list[Region]] = defaultdict(list)
     for region in sorted(regions, key=lambda region: order[region.main.node]):
         main = region.main
         shared[main.lhs_key, size_symbol(main.batch) or main.batch].append(region)
-    found: list[tuple[fx.Node, list[Region]]] = []
-    rejections: list[Rejected] = []
-    for members in shared.values():
-        if len(members) < 2 and not members[0].branches:
-            continue
-        lhs = _lhs_node(members)
-        legal: list[Region] = []
-        for region in members:
-            refused = check_region(RegionFacts(region, lhs, order)) if region.branches else ()
-            rejections += refused
-            plain = Region(region.main, (), region.main.result, frozenset({region.main.node, region.main.result}))
-            kept = plain if refused else region
-            if _describable(kept.main):
-                legal.append(kept)
-        if len(legal) + sum(len(region.branches) for region in legal) >= 2:
-            legal, dependent = _independent_members(legal, order)
-            rejections += dependent
-        if len(legal) + sum(len(region.branches) for region in legal) >= 2:
-            found.append((lhs, legal))
-    contracted = [
-        frozenset(node for region in members if region.branches for node in region.inner) for _, members in found
-    ]
-    groups: list[Group] = []
-    for (lhs, members), keep in zip(found, keep_acyclic(graph, contracted), strict=True):
-        if keep:
-            groups.append(_describe(f"g{len(groups)}", lhs, members))
-            continue
-        why = "this group and an earlier one are computed from each other, so both cannot be fused"
-        rejections.append(Rejected("independent", members[0].main.node.name, why))
-    return Found(tuple(groups), tuple(rejections))
+    return [members for members in shared.values() if _is_group(members)]
+
+
+def _is_group(members: list[Region]) -> bool:
+    return len(members) + sum(len(region.branches) for region in members) >= 2
+
+
+def _alone(main: Gemm) -> Region:
+    """The region of a product without branches."""
+    return Region(main, (), main.result, frozenset({main.node, main.result}))
+
+
+def _independent(regions: list[Region], order: dict[fx.Node, int]) -> tuple[list[list[Region]], list[Rejected]]:
+    """Groups whose members are independent: one of all ``regions``, or where some depend on others one without the
+    later of them, and one with each of these. And why members are in none."""
+    first, left_out = _independent_members(regions, order)
+    groups, rejections = [first], []
+    for region, rejection in left_out:
+        beside, _ = _independent_members([region, *(other for other in regions if other is not region)], order)
+        groups.append(sorted(beside, key=lambda each: order[each.main.node]))
+        rejections += [] if _is_group(beside) else [rejection]
+    return [group for group in groups if _is_group(group)], rejections
 
 
 def _lhs_node(regions: list[Region]) -> fx.Node:
@@ -103,11 +129,13 @@ def _describable(main: Gemm) -> bool:
     )
 
 
-def _independent_members(regions: list[Region], order: dict[fx.Node, int]) -> tuple[list[Region], list[Rejected]]:
-    """Leave out a member with an operand that is computed from another member's product, or the other way round."""
+def _independent_members(
+    regions: list[Region], order: dict[fx.Node, int]
+) -> tuple[list[Region], list[tuple[Region, Rejected]]]:
+    """Leave out a member with an operand that is computed from an earlier member's product, or the other way round."""
     kept: list[Region] = []
-    rejections = []
-    first = min(order[node] for region in regions for node in region.inner)
+    left_out = []
+    first = min((order[node] for region in regions for node in region.inner), default=0)
     for region in regions:
         pairs = [pair for other in kept for pair in ((region, other), (other, region))]
         found = next(((user, node) for user, maker in pairs if (node := _reached(user, maker, order, first))), None)
@@ -115,14 +143,9 @@ def _independent_members(regions: list[Region], order: dict[fx.Node, int]) -> tu
             kept.append(region)
             continue
         dependent, maker = found[0].main.node.name, found[1].name
-        rejections.append(
-            Rejected(
-                "independent",
-                region.main.node.name,
-                f"an operand of {dependent} is computed from {maker}, a product of the same input",
-            )
-        )
-    return kept, rejections
+        why = f"an operand of {dependent} is computed from {maker}, a product of the same input"
+        left_out.append((region, Rejected("independent", region.main.node.name, why)))
+    return kept, left_out
 
 
 def _reached(user: Region, maker: Region, order: dict[fx.Node, int], first: int) -> fx.Node | None:
@@ -142,7 +165,7 @@ def _reached(user: Region, maker: Region, order: dict[fx.Node, int], first: int)
 def _operands(region: Region) -> Iterator[fx.Node]:
     if region.main.addend is not None:
         yield region.main.addend
-    yield from RegionFacts(region, region.main.lhs, {}).operands()
+    yield from RegionFacts(region, region.main.lhs, {}, ()).operands()
 
 
 def _describe(name: str, lhs: fx.Node, regions: list[Region]) -> Group:

@@ -5,7 +5,7 @@ low-rank branches that read the same LHS. The region ends at the last such sum (
 it); a branch that does not qualify ends the walk and leaves a rejection that names the rule and the node.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from torch import fx
@@ -46,21 +46,21 @@ class Region:
     output: fx.Node
     inner: frozenset[fx.Node]
 
+    @property
+    def halves(self) -> set[fx.Node]:
+        """The products of its branches."""
+        return {node for joined in self.branches for node in (joined.branch.up.node, joined.branch.down.node)}
+
 
 def find_regions(
     gemms: tuple[Gemm, ...], branches: dict[fx.Node, LowRankPair], max_rank_fraction: float
 ) -> tuple[tuple[Region, ...], tuple[Rejected, ...]]:
-    """One region for each product that is no half of a branch joined elsewhere; and why branches were turned away."""
-    taken: set[fx.Node] = set()
-    grown: list[tuple[Region, dict[fx.Node, Rejected]]] = []
-    halves = {node for branch in branches.values() for node in (branch.up.node, branch.down.node)}
-    for main in sorted(gemms, key=lambda gemm: gemm.node in halves):
-        if main.node in taken:
-            continue
-        region, refused = _grow(main, branches, taken, max_rank_fraction)
-        grown.append((region, refused))
-        taken |= {node for joined in region.branches for node in (joined.branch.up.node, joined.branch.down.node)}
-    kept = [(region, refused) for region, refused in grown if region.main.node not in taken]
+    """One region for each product that is no half of a branch joined elsewhere; and why branches were turned away.
+
+    A branch that two mains could have goes to the first; :mod:`fusioncc.passes.find_alternatives` has the others.
+    """
+    kept = grow(in_order(gemms, branches), branches, max_rank_fraction)
+    taken = {node for region, _ in kept for node in region.halves}
     rejections = [rejection for _, refused in kept for rejection in refused.values()]
     settled = taken.union(*(refused for _, refused in kept))
     joined = {region.main.node: region.inner for region, _ in kept if region.branches}
@@ -68,10 +68,41 @@ def find_regions(
     return tuple(region for region, _ in kept), tuple(dict.fromkeys(rejections))
 
 
+def in_order(gemms: Iterable[Gemm], branches: dict[fx.Node, LowRankPair]) -> list[Gemm]:
+    """Products as they are asked for branches: those that may be part of one come last."""
+    halves = {node for branch in branches.values() for node in (branch.up.node, branch.down.node)}
+    return sorted(gemms, key=lambda gemm: gemm.node in halves)
+
+
+def grow(
+    mains: Iterable[Gemm],
+    branches: dict[fx.Node, LowRankPair],
+    max_rank_fraction: float,
+    reserved: frozenset[fx.Node] = frozenset(),
+) -> list[tuple[Region, dict[fx.Node, Rejected]]]:
+    """The regions of ``mains``, of which the first takes the branches that it can have, then the next; no branch has a
+    product that is ``reserved``. With each region, by up product, why a branch beside it is not part of it."""
+    ups = {branch.up.result: branch for branch in branches.values()}
+    taken = set(reserved)
+    grown: list[tuple[Region, dict[fx.Node, Rejected]]] = []
+    for main in mains:
+        if main.node in taken and main.node not in reserved:
+            continue
+        region, refused = _grow(main, branches, ups, taken, max_rank_fraction)
+        grown.append((region, refused))
+        taken |= region.halves
+    return [(region, refused) for region, refused in grown if region.main.node not in taken - reserved]
+
+
 def _grow(
-    main: Gemm, branches: dict[fx.Node, LowRankPair], taken: set[fx.Node], max_rank_fraction: float
+    main: Gemm,
+    branches: dict[fx.Node, LowRankPair],
+    ups: dict[fx.Node, LowRankPair],
+    taken: set[fx.Node],
+    max_rank_fraction: float,
 ) -> tuple[Region, dict[fx.Node, Rejected]]:
-    """The region of ``main``, and by up product why a branch beside it is not part of it."""
+    """The region of ``main``, and by up product why a branch beside it is not part of it. ``ups`` are the branches by
+    the result of their up product."""
     joined: list[Joined] = []
     inner: set[fx.Node] = product_nodes(main)
     output = here = main.result
@@ -85,7 +116,7 @@ def _grow(
             continue
         found = [
             (replace(join, branch=join.branch.reading(main.lhs_key)), nodes)
-            for join, nodes in _addends(user, here, branches)
+            for join, nodes in _addends(user, here, branches, ups)
         ]
         if not found:
             break
@@ -125,7 +156,7 @@ def _down_values(branch: LowRankPair) -> tuple[fx.Node, ...]:
 
 
 def _addends(
-    user: fx.Node, here: fx.Node, branches: dict[fx.Node, LowRankPair]
+    user: fx.Node, here: fx.Node, branches: dict[fx.Node, LowRankPair], ups: dict[fx.Node, LowRankPair]
 ) -> Iterator[tuple[Joined, set[fx.Node]]]:
     """Branches that ``user`` adds to ``here`` (or subtracts), each with its nodes; nothing for any other sum."""
     if user in branches and branches[user].up.addend is here and branches[user].up.beta == 1:
@@ -139,9 +170,9 @@ def _addends(
     if not isinstance(first, fx.Node) or not isinstance(second, fx.Node) or first is second:
         return
     if first is here:
-        yield from _terms(second, Scale(factor), branches) or ()
+        yield from _terms(second, Scale(factor), ups) or ()
     elif factor == 1:
-        yield from _terms(first, Scale(), branches) or ()
+        yield from _terms(first, Scale(), ups) or ()
 
 
 def second_factor(node: fx.Node) -> float | None:
@@ -152,13 +183,11 @@ def second_factor(node: fx.Node) -> float | None:
     return float(alpha) if node.target is aten.add.Tensor else -float(alpha)
 
 
-def _terms(
-    node: fx.Node, scale: Scale, branches: dict[fx.Node, LowRankPair]
-) -> list[tuple[Joined, set[fx.Node]]] | None:
+def _terms(node: fx.Node, scale: Scale, ups: dict[fx.Node, LowRankPair]) -> list[tuple[Joined, set[fx.Node]]] | None:
     """A value read as a sum of branches, with the scale in front of each; None when some part is no branch."""
-    source, factor, passed = peel_scales(node, frozenset(branch.up.result for branch in branches.values()))
+    source, factor, passed = peel_scales(node, ups)
     scale = scale.times(factor)
-    up = next((branch for branch in branches.values() if branch.up.result is source), None)
+    up = ups.get(source)
     if up is not None and up.up.addend is None:
         return [(Joined(up, scale.times(Scale(up.up.alpha))), _covered(up).union(passed))]
     second = second_factor(source)
@@ -166,7 +195,7 @@ def _terms(
         return None
     found: list[tuple[Joined, set[fx.Node]]] = []
     for part, weight in zip(source.args[:2], (1.0, second), strict=True):
-        terms = _terms(part, scale.times(Scale(weight)), branches) if isinstance(part, fx.Node) else None
+        terms = _terms(part, scale.times(Scale(weight)), ups) if isinstance(part, fx.Node) else None
         if terms is None:
             return None
         found += [(join, nodes.union(passed, {source})) for join, nodes in terms]

@@ -90,7 +90,8 @@ PACK_RULES: tuple[Callable[[PackFacts], Decision], ...] = (
 
 def readers_of(groups: Sequence[Group]) -> Counter[str]:
     """How many products of these groups read each weight, by its node."""
-    return Counter(member.weight.node for group in groups for member in group.members)
+    products = {(member.node, member.weight.node) for group in groups for member in group.members}
+    return Counter(weight for _, weight in products)
 
 
 def check_packs(

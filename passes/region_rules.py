@@ -29,11 +29,13 @@ from fusioncc.passes.find_regions import Region
 
 @dataclass(frozen=True)
 class RegionFacts:
-    """A region, the node kernels read X from, and the position of each node in the graph."""
+    """A region, the node kernels read X from, the position of each node in the graph, and which are
+    :func:`barriers_of`."""
 
     region: Region
     lhs: fx.Node
     order: dict[fx.Node, int]
+    barriers: tuple[fx.Node, ...]
 
     def operands(self) -> Iterator[fx.Node]:
         """Tensors the kernel would read besides X: weights, biases, tensor scales."""
@@ -150,7 +152,8 @@ def no_barrier(facts: RegionFacts) -> Decision:
     """
     positions = [facts.order[node] for node in facts.region.inner]
     first, last = min(positions), max(positions)
-    for node, position in facts.order.items():
+    for node in facts.barriers:
+        position = facts.order[node]
         if position < last and is_mutation(node):
             return Rejected(
                 "no_barrier",
@@ -162,6 +165,11 @@ def no_barrier(facts: RegionFacts) -> Decision:
                 "no_barrier", node.name, f"a collective ({node.name}) stands between the products and their sum"
             )
     return Accepted("no_barrier")
+
+
+def barriers_of(graph: fx.Graph) -> tuple[fx.Node, ...]:
+    """The mutations and collectives of a graph, in order."""
+    return tuple(node for node in graph.nodes if is_mutation(node) or is_collective(node))
 
 
 def independent(facts: RegionFacts) -> Decision:

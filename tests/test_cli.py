@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -101,6 +102,7 @@ def test_plan_says_what_and_why(here: Callable[..., Result]) -> None:
     result = here("plan", "model.py:factory", "--device", "h200")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith("Plan for h200: 1 group")
+    assert re.fullmatch(r"fusioncc: captured in \d+\.\d\d s, planned in \d+\.\d\d s\n", result.stderr)
     assert "X [64, 256] bf16" in result.stdout
     assert "r=8" in result.stdout
     assert "why" in result.stdout
@@ -110,7 +112,7 @@ def test_json_is_the_plan_and_nothing_else(here: Callable[..., Result]) -> None:
     result = here("plan", "model:on_meta", "--json")
     assert result.exit_code == 0, result.stderr
     plan = Plan.from_json(result.stdout)
-    assert result.stdout == plan.to_json()
+    assert (result.stdout, result.stderr) == (plan.to_json(), "")
     assert [member.role for member in plan.groups[0].members] == ["main", "down", "up"]
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from fusioncc.decision import Rejected
-from fusioncc.plan import Plan
+from fusioncc.plan import Memory, Plan
 from fusioncc.report import DECISION_COLUMNS, decisions, render, table
 from fusioncc.schedule import Candidate, Schedule
 from tests.plans import lora_group, lora_plan, planned
@@ -92,6 +92,16 @@ def test_text_of_a_plan_answers_what_why_and_why_not() -> None:
         "note: a note",
     ):
         assert part in text
+
+
+def test_the_peak_of_the_graph_is_a_line_of_its_own() -> None:
+    memory = Memory(72 << 20, 48 << 20)
+    plan = replace(lora_plan(), before=memory, after=replace(memory, peak_bytes=60 << 20))
+    line = "Peak live bytes of the graph 72.0 MiB → 60.0 MiB, beside 48.0 MiB of inputs and parameters."
+    assert line in str(plan).splitlines()[:2] and line in decisions(plan).splitlines()
+    more = replace(plan, after=replace(memory, held_bytes=50 << 20))
+    assert "beside 48.0 MiB → 50.0 MiB of inputs" in str(more)
+    assert "Peak live bytes of the graph" not in str(lora_plan()) + decisions(lora_plan())
 
 
 def test_library_group_names_no_kernel() -> None:

@@ -15,7 +15,7 @@ from fusioncc.passes.canonicalize import canonicalize
 from fusioncc.passes.find_branches import Scale, find_branches
 from fusioncc.passes.find_regions import find_regions
 from fusioncc.passes.near_miss_rules import NEAR_MISS_RULES, NearMiss
-from fusioncc.passes.region_rules import REGION_RULES, RegionFacts
+from fusioncc.passes.region_rules import REGION_RULES, RegionFacts, barriers_of
 
 aten = torch.ops.aten
 M, K, N, R = 6, 64, 96, 4
@@ -66,7 +66,8 @@ def region_facts(build: Build) -> RegionFacts:
     gemms = canonicalize(build.graph)
     regions, _ = find_regions(gemms, find_branches(gemms), 0.25)
     region = next(region for region in regions if region.branches)
-    return RegionFacts(region, build.node("x"), {node: at for at, node in enumerate(build.graph.nodes)})
+    order = {node: at for at, node in enumerate(build.graph.nodes)}
+    return RegionFacts(region, build.node("x"), order, barriers_of(build.graph))
 
 
 def near_miss(build: Build, **changes: Any) -> NearMiss:

@@ -51,12 +51,18 @@ def test_branch_added_twice_and_branches_of_one_down_product() -> None:
     assert not any(branch.saved for branch in found.groups[0].branches)
 
 
-def test_one_down_product_for_two_mains_stays_with_the_first() -> None:
+def test_one_down_product_for_two_mains_is_offered_to_both() -> None:
     function = lambda s, x: (lambda y: (x @ s.w + y @ s.b, x @ s.w2 + y @ s.b3))(x @ s.a)
     found = through_all(lora(function, w2=t(K, N), b3=t(R, N)), X)
-    assert [member.role for member in found.groups[0].members] == ["main", "down", "up", "main"]
-    assert found.groups[0].branches[0].saved
-    assert [rejection.rule for rejection in found.rejections] == ["joined_once"]
+    first, second = (group for group in found.groups if group.branches)
+    assert [member.role for member in first.members] == ["main", "down", "up", "main"]
+    assert [member.role for member in second.members] == ["main", "main", "down", "up"]
+    assert first.branches[0].saved and second.branches[0].saved
+    assert [[member.role for member in group.members] for group in found.groups if not group.branches] == [
+        ["main"] * 3,
+        ["main"] * 2,
+    ]
+    assert found.rejections == ()
 
 
 def test_grouped_query_attention_and_gate_up() -> None:
@@ -101,7 +107,7 @@ def test_products_saved_for_a_backward_are_written_out() -> None:
 
 
 @pytest.mark.parametrize("flip", [False, True])
-def test_a_member_computed_from_another_member_is_left_out(flip: bool) -> None:
+def test_of_members_computed_from_each_other_each_is_offered_beside_the_rest(flip: bool) -> None:
     def function(s: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         early = x @ s.w if flip else None
         q = x @ s.w2
@@ -109,6 +115,15 @@ def test_a_member_computed_from_another_member_is_left_out(flip: bool) -> None:
         return main + (x @ s.a) @ (s.b * q.sum()), q, x @ s.w3
 
     found = through_all(lora(function, w2=t(K, 32), w3=t(K, 16)), X)
+    assert [[found.groups[at].members[main].n for main in found.groups[at].mains] for at in (0, 1)] == [
+        [N, 16] if flip else [32, 16],
+        [32, 16] if flip else [N, 16],
+    ]
+    assert (len(found.groups), found.rejections) == (2, ())
+
+
+def test_a_member_that_depends_on_the_only_other_one_is_in_no_group() -> None:
+    found = through_all(lora(lambda s, x: (lambda q: (q, x @ (s.w * q.sum())))(x @ s.w2), w2=t(K, 32)), X)
     (rejection,) = found.rejections
-    assert (rejection.rule, len(found.groups)) == ("independent", 1)
+    assert (rejection.rule, found.groups) == ("independent", ())
     assert "a product of the same input" in rejection.reason

@@ -1,0 +1,80 @@
+"""Exclusions: which groups cannot be fused beside each other.
+
+Two groups exclude each other when they claim one node. Others do when fusing them would close a cycle: each group is
+legal alone, and still two or more can feed each other through their members. The dependency graph of the groups has an
+edge where one is computed from another, by any way through the graph; fusing a set of groups leaves the graph acyclic
+exactly when the dependency graph has no cycle among them.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Sequence
+from graphlib import CycleError, TopologicalSorter
+from itertools import combinations
+from typing import Any
+
+from torch import fx
+
+Covered = Sequence[frozenset[fx.Node]]
+"""The nodes that each group covers; none where it leaves them as they are."""
+
+
+def claimed_twice(covered: Covered) -> set[frozenset[int]]:
+    """Pairs of groups that cover one node."""
+    owners: dict[fx.Node, list[int]] = defaultdict(list)
+    for at, nodes in enumerate(covered):
+        for node in nodes:
+            owners[node].append(at)
+    return {frozenset(pair) for claims in owners.values() for pair in combinations(claims, 2)}
+
+
+def is_acyclic(graph: fx.Graph, covered: Covered) -> bool:
+    """Whether all groups can be contracted at once; no two may cover one node."""
+    owner: dict[fx.Node, int] = {node: at for at, nodes in enumerate(covered) for node in nodes}
+    inputs: dict[Hashable, set[Hashable]] = defaultdict(set)
+    for node in graph.nodes:
+        here = owner.get(node, node)
+        inputs[here] |= {there for arg in node.all_input_nodes if (there := owner.get(arg, arg)) != here}
+    try:
+        TopologicalSorter(inputs).prepare()
+    except CycleError:
+        return False
+    return True
+
+
+def dependencies(graph: fx.Graph, covered: Covered) -> Any:
+    """The dependency graph of the groups, a networkx ``DiGraph`` of their indices."""
+    import networkx as nx
+
+    owners: dict[fx.Node, int] = defaultdict(int)
+    """Sets of groups as bits: of a node those that cover it, and below those that it is computed from."""
+    for at, nodes in enumerate(covered):
+        for node in nodes:
+            owners[node] |= 1 << at
+    sources: dict[fx.Node, int] = {}
+    found = nx.DiGraph()
+    found.add_nodes_from(range(len(covered)))
+    for node in graph.nodes:
+        before = 0
+        for arg in node.all_input_nodes:
+            before |= sources[arg] | owners[arg]
+        sources[node] = before
+        found.add_edges_from(
+            (source, user) for user in _bits(owners[node]) for source in _bits(before) if source != user
+        )
+    return found
+
+
+def cycle_among(feeds: Any, groups: Collection[int]) -> frozenset[int] | None:
+    """Some of ``groups`` that are computed from each other, as few as a cycle through one of its edges has."""
+    import networkx as nx
+
+    among = feeds.subgraph(groups)
+    try:
+        source, user = nx.find_cycle(among)[0]
+    except nx.NetworkXNoCycle:
+        return None
+    return frozenset(nx.shortest_path(among, user, source))
+
+
+def _bits(of: int) -> list[int]:
+    return [at for at in range(of.bit_length()) if of >> at & 1]

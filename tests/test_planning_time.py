@@ -1,0 +1,84 @@
+"""How long a whole graph takes to plan, once it is captured: on one core, with nothing known of its groups."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import fx, nn
+
+from fusioncc.autotune import choose
+from fusioncc.capture import capture
+from fusioncc.config import Options
+from fusioncc.decision import Accepted
+from fusioncc.device import get_device
+from fusioncc.passes.plan_groups import Setting, plan_groups
+from fusioncc.pipeline import draft, find
+
+HIDDEN, KV, INNER, RANK = 4096, 1024, 14336, 16
+
+
+class Lora(nn.Module):
+    """An unmerged adapter, bf16."""
+
+    def __init__(self, k: int, n: int) -> None:
+        super().__init__()
+        self.base, self.a, self.b = (nn.Linear(*size, bias=False) for size in ((k, n), (k, RANK), (RANK, n)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + 2 * self.b(self.a(x))  # type: ignore[no-any-return]
+
+
+class Layer(nn.Module):
+    """The seven projections of a layer of Llama 8B, and as little as possible between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.o = Lora(HIDDEN, HIDDEN), Lora(HIDDEN, HIDDEN)
+        self.k, self.v = Lora(HIDDEN, KV), Lora(HIDDEN, KV)
+        self.gate, self.up, self.down = Lora(HIDDEN, INNER), Lora(HIDDEN, INNER), Lora(INNER, HIDDEN)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(x)
+        x = x + self.o(self.q(h) * torch.cat([self.k(h), self.v(h)], dim=-1).repeat(1, 2))
+        h = torch.relu(x)
+        return x + self.down(self.gate(h) * self.up(h))  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def graph() -> fx.Graph:
+    with torch.device("meta"):
+        model = nn.Sequential(*[Layer() for _ in range(32)]).bfloat16()
+        return capture(model, (torch.empty(64, HIDDEN, dtype=torch.bfloat16),)).graph
+
+
+def forget() -> None:
+    """Nothing is known of any group."""
+    for function in vars(choose).values():
+        if hasattr(function, "cache_clear"):
+            function.cache_clear()
+
+
+def seconds(action: Callable[[], Any], before: Callable[[], None] = lambda: None) -> float:
+    """CPU time, the least of five: who shares the core only adds."""
+    times = []
+    for _ in range(5):
+        before()
+        start = time.process_time()
+        action()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def test_32_layers_are_planned_in_under_a_second(graph: fx.Graph) -> None:
+    """Ranking what is new to it, and all the rest: finding, choosing, emitting and counting memory."""
+    setting = Setting(Options(), get_device("h200"), Accepted("runnable", ("offline",)))
+    found = find(graph, setting.options)
+    ranking = seconds(lambda: plan_groups(found.groups, setting), before=forget)
+    forget()
+    plan = draft(graph, setting).plan
+    assert (len(plan.groups), plan.rejections) == (32 * 4, ())
+    assert choose._rank.cache_info().misses == 4
+    rest = seconds(lambda: draft(graph, setting))
+    assert ranking + rest < 1.0
