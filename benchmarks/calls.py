@@ -64,16 +64,23 @@ def library(group: Group, named: Named) -> Callable[[], Results]:
 
 def packed(group: Group, kind: str, named: Named, lhs: Callable[[], torch.Tensor]) -> Callable[[], Results]:
     """One vendor GEMM of ``lhs``, X or ``[X | s X A]``, over all that ``kind`` packs, behind a kernel that joins the
-    biases."""
+    biases; the outputs of ``k_concat``, which runs beside eager, are copied out of its rows."""
     members = [group.members[main] for main in group.mains]
     wide = named[group.lhs.node].new_zeros(buffer_shape(group, kind))
     for place in places(group, kind):
         weight = named[group.members[place.member].weight.node].t()
         rows, columns = weight.shape
         wide[place.row : place.row + rows, place.column : place.column + columns] = weight
-    biases = [named[member.bias.node] for member in members if member.bias is not None]
     widths = [member.n for member in members]
-    return lambda: F.linear(lhs(), wide, torch.cat(biases) if biases else None).split(widths, dim=1)
+    biases = [_bias(group, main, named) for main in group.mains]
+    rows = [wide.new_zeros(n) if bias is None else bias for n, bias in zip(widths, biases, strict=True)]
+    some = any(bias is not None for bias in biases)
+
+    def run() -> Results:
+        parts = F.linear(lhs(), wide, torch.cat(rows) if some else None).split(widths, dim=1)
+        return tuple(part.contiguous() for part in parts) if kind == "k_concat" else parts
+
+    return run
 
 
 def _bias(group: Group, main: int, named: Named) -> torch.Tensor | None:

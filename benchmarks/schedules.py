@@ -8,22 +8,21 @@ concatenated weights, without adapters, stands beside them. All of a group are t
 """
 
 import argparse
-import json
 import multiprocessing
 import time
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from candidates import build_one, compact
+from cost_model import written
 
 from fusioncc.autotune import best, ranked_pools
 from fusioncc.codegen import emit
 from fusioncc.codegen.emission import KINDS
 from fusioncc.cost_models import estimate
 from fusioncc.device import get_device
-from fusioncc.errors import FusionError
 from fusioncc.group import Branch, Group, Member, Operand, Output
 from fusioncc.packing import PACKED
 from fusioncc.report import describe_pools
@@ -83,39 +82,6 @@ def schedules(group: Group, kind: str) -> Iterator[Schedule]:
                 others = [pool for pool in found[0].pools if pool.launch != launch]
                 pools = sorted((*others, *choices[place]), key=lambda pool: pool.launch)
                 yield Schedule(kind, tuple(pools))
-
-
-def build_one(job: tuple[Group, Schedule]) -> str:
-    """Compile one module (fills Triton's cache); the error, or nothing."""
-    from fusioncc.runtime.build import build
-    from fusioncc.runtime.load import load
-
-    group, schedule = job
-    try:
-        emitted = emit(group, schedule, name="bench", tier="fp32", why="a benchmark")
-        build(emitted, load(emitted.name, emitted.source), group.m)
-    except FusionError as error:
-        return str(error)
-    return ""
-
-
-def compact(value: Any) -> Any:
-    """A schedule as JSON holds it, without what is as usual."""
-    if not is_dataclass(value):
-        return [compact(each) for each in value] if isinstance(value, tuple) else value
-    named = {field.name: (getattr(value, field.name), field.default) for field in fields(value)}
-    return {name: compact(given) for name, (given, usual) in named.items() if given != usual}
-
-
-def written(body: dict[str, Any]) -> str:
-    """A result file: one schedule a line. Lists come last, in the file and in each of its rows."""
-    rows = [opened(row, "schedules") + ",\n".join(map(json.dumps, row["schedules"])) + "]}" for row in body["rows"]]
-    return opened(body, "rows") + ",\n".join(rows) + "]}\n"
-
-
-def opened(body: dict[str, Any], last: str) -> str:
-    """JSON up to the first element of the list that comes last."""
-    return json.dumps({**body, last: []}).removesuffix("]}") + "\n"
 
 
 def measured(layer: Layer, candidates: list[tuple[Group, Schedule, str]]) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def _packed(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
 
 def _k_concat(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
     """A pass over X that copies it and sums ``X A`` in slices; what adds those beside the copy; and a vendor GEMM for
-    all mains that is longer by the ranks."""
+    all mains that is longer by the ranks. Where there are several, each output is copied out of its rows."""
     down, up = (pools[0] for pools in schedule.by_launch())
     columns, size = concat_columns(group), DTYPE_BYTES[group.lhs.dtype]
     rows = sum(group.members[main].n for main in group.mains)
@@ -141,15 +141,20 @@ def _k_concat(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]
         body="join",
         reads=(*partial_sums(first, down).values(), *operand_tensors("s", *scales)),
         writes=(behind,),
-        n=columns - group.k,
+        n=up.tile.block_n,
         k=0,
         pool=up,
         slices=down.k_split,
         member=group.joined[0],
     )
     buffer = Tensor("w", columns * rows * size, "weight", size)
-    gemm = _one_gemm(group, (copy, behind, buffer), columns)
-    return (replace(first, writes=(copy, *first.writes)), added, *gemm)
+    *before, gemm = _one_gemm(group, (copy, behind, buffer), columns)
+    passes = (replace(first, writes=(copy, *first.writes)), added, *before)
+    if len(group.mains) == 1:
+        return (*passes, gemm)
+    parts = tuple(replace(result, name=f"columns.{result.name}", kind="intermediate") for result in gemm.writes)
+    copies = (Launch("pointwise", (part,), (result,)) for part, result in zip(parts, gemm.writes, strict=True))
+    return (*passes, replace(gemm, writes=parts), *copies)
 
 
 def _one_gemm(group: Group, reads: tuple[Tensor, ...], k: int) -> tuple[Launch, ...]:

@@ -53,8 +53,9 @@ def find(graph: fx.Graph, options: Options) -> Found:
     return replace(found, rejections=settled + found.rejections)
 
 
-def draft(graph: fx.Graph, setting: Setting) -> Drafted:
-    """Decide everything for a graph and emit its modules; the graph is only read.
+def draft(graph: fx.Graph, setting: Setting, form: str = "") -> Drafted:
+    """Decide everything for a graph and emit its modules; the graph is only read. ``form``: how kernels will enter it,
+    where that is known.
 
     Raises:
         PlanError: ``setting.given`` belongs to another graph.
@@ -71,7 +72,8 @@ def draft(graph: fx.Graph, setting: Setting) -> Drafted:
         hint = "; one that keeps down products for a backward differs from one under no_grad"
         raise PlanError(f"the plan was made for another graph ({marks}){hint}")
     weights = Weights(graph)
-    unpacked = {kind: check_packs(groups, weights, packs, kind, setting.options.rest) for kind in PACKED}
+    rest = "inductor" if form == "visible" else setting.options.rest
+    unpacked = {kind: check_packs(groups, weights, packs, kind, rest) for kind in PACKED}
     refusals = {
         group.name: {
             **{kind: unpacked[kind][group.name] for kind in PACKED},
@@ -99,7 +101,7 @@ def rewrite(graph: fx.Graph, setting: Setting, form: str, held_by: HeldBy | None
     A group whose kernel does not build keeps its original nodes: the plan says so, and one warning names group and
     cause (under ``on_error="raise"`` the error is raised).
     """
-    drafted = draft(graph, setting)
+    drafted = draft(graph, setting, form)
     built = build_groups(drafted.plan.groups, drafted.modules, setting)
     (after,) = graph_memory(graph, built.groups)
     ready = [(each.planned.group, each.emitted, each.module) for each in built.ready]

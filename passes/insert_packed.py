@@ -34,30 +34,27 @@ def insert_product(insertion: Insertion, group: Group, kind: str, lhs: fx.Node, 
     """
     by_name, x = insertion.by_name, tensor(lhs)
     assert x is not None
-    members, there, shape = (
-        [group.members[main] for main in group.mains],
-        places(group, kind),
-        buffer_shape(group, kind),
-    )
+    members = [group.members[main] for main in group.mains]
+    there, shape = places(group, kind), buffer_shape(group, kind)
     weights = [group.members[place.member].weight for place in there]
     args = (
         [by_name[weight.node] for weight in weights],
         [None if member.bias is None else by_name[member.bias.node] for member in members],
         [number for place in there for number in (place.row, place.column)],
-        [is_turned(insertion, weight) for weight in weights],
+        [_is_turned(insertion, weight) for weight in weights],
         list(shape),
         lhs,
         held_by,
     )
     value = x.new_empty((x.shape[0], shape[0]))
     made = insertion.call(torch.ops.fusioncc.packed.default, args, value, name=f"{members[0].node}_{kind}")
+    outputs = [by_name[group.output_of(main).node] for main in group.mains]
+    if len(members) == 1:
+        insertion.replaced.append((outputs[0], shaped_like(insertion, made, outputs[0])))
+        return
     begin = 0
-    for main, member in zip(group.mains, members, strict=True):
+    for member, output in zip(members, outputs, strict=True):
         end = begin + member.n
-        output = by_name[group.output_of(main).node]
-        if len(members) == 1:
-            insertion.replaced.append((output, shaped_like(insertion, made, output)))
-            return
         columns = insertion.call(aten.slice.Tensor, (made, 1, begin, end), value[:, begin:end])
         if form == "call" or any(node.op == "output" for node in readers(output)):
             options = {"memory_format": torch.contiguous_format}
@@ -67,7 +64,7 @@ def insert_product(insertion: Insertion, group: Group, kind: str, lhs: fx.Node, 
         begin = end
 
 
-def is_turned(insertion: Insertion, operand: Operand) -> bool:
+def _is_turned(insertion: Insertion, operand: Operand) -> bool:
     """Whether a weight ``[K, N]`` of a product is held in that shape, and not as ``[N, K]``."""
     value = tensor(insertion.by_name[operand.node])
     assert value is not None

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fusioncc.decision import Accepted, Decision, Rejected
-from fusioncc.graph import is_mutation
 from fusioncc.group import EMITTED_DTYPES, Group, Operand
-from fusioncc.passes.weight_rules import WeightFacts, Weights, checkable, unaliased, unquantised, unshared
+from fusioncc.passes.weight_rules import WeightFacts, Weights, checkable, frozen, unaliased, unquantised, unshared
 
 
 @dataclass(frozen=True)
@@ -79,18 +78,6 @@ def one_dtype(facts: MergeFacts) -> Decision:
     if len(dtypes) == 1 and member.dtype in EMITTED_DTYPES:
         return Accepted("one_dtype")
     return Rejected("one_dtype", facts.node, f"X, W and their product are not of one dtype ({', '.join(dtypes)})")
-
-
-def frozen(facts: MergeFacts) -> Decision:
-    """No weight and no tensor scale requires a gradient (also under ``no_grad``), and the graph writes to none."""
-    for operand in (*facts.matrices(), *facts.scales()):
-        node = facts.holder(operand)
-        if node in facts.weights.trainable:
-            return Rejected("frozen", node.name, f"{node.name} is trainable", "requires_grad_(False) freezes it")
-        writer = next(filter(is_mutation, node.users), None)
-        if writer is not None:
-            return Rejected("frozen", node.name, f"{node.name} is written by {writer.name}")
-    return Accepted("frozen")
 
 
 MERGE_RULES: tuple[Callable[[MergeFacts], Decision], ...] = (

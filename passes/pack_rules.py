@@ -67,6 +67,12 @@ def unshared(facts: PackFacts) -> Decision:
     return weight_rules.unshared(facts) if facts.kind == "k_concat" else Accepted("unshared")
 
 
+def frozen(facts: PackFacts) -> Decision:
+    """The rows of what ``k_concat`` packs lie apart, and fused optimizers take a parameter for dense: none of them is
+    trainable. ``packed`` leaves weights dense."""
+    return weight_rules.frozen(facts) if facts.kind == "k_concat" else Accepted("frozen")
+
+
 def strides_are_free(facts: PackFacts) -> Decision:
     """``k_concat`` spreads the rows of W, and Inductor's code has the strides of every weight in it. Dynamo guards
     them, but may take a module whose parameters are the same objects as unchanged (seen with torch 2.11)."""
@@ -84,6 +90,7 @@ PACK_RULES: tuple[Callable[[PackFacts], Decision], ...] = (
     in_one_group,
     unshared,
     unaliased,
+    frozen,
     strides_are_free,
 )
 

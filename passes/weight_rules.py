@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from fusioncc.decision import Accepted, Decision, Rejected
-from fusioncc.graph import HOLDERS, dtype_of, is_static, readers, tensor, trainable_inputs
+from fusioncc.graph import HOLDERS, dtype_of, is_mutation, is_static, readers, tensor, trainable_inputs
 from fusioncc.group import Group, Operand
 
 
@@ -102,6 +102,18 @@ def checkable(facts: WeightFacts) -> Decision:
                 f"{node.name} is computed in the graph ({node.target}): whether it changed cannot be seen from outside",
             )
     return Accepted("checkable")
+
+
+def frozen(facts: WeightFacts) -> Decision:
+    """No weight and no tensor scale requires a gradient (also under ``no_grad``), and the graph writes to none."""
+    for operand in (*facts.matrices(), *facts.scales()):
+        node = facts.holder(operand)
+        if node in facts.weights.trainable:
+            return Rejected("frozen", node.name, f"{node.name} is trainable", "requires_grad_(False) freezes it")
+        writer = next(filter(is_mutation, node.users), None)
+        if writer is not None:
+            return Rejected("frozen", node.name, f"{node.name} is written by {writer.name}")
+    return Accepted("frozen")
 
 
 def unshared(facts: WeightFacts) -> Decision:

@@ -240,3 +240,18 @@ def test_starting_early_hides_the_down_pass() -> None:
     later = estimate(group, waiting, H200)
     assert later is not None
     assert later.us > found[1].us + 1.0
+
+
+def test_of_hidden_down_passes_that_with_the_fewest_steps_comes_first() -> None:
+    """64 rows: whatever the tile, the pass hides behind main tiles of 60 us on multiprocessors of its own."""
+    found = best(lora(64, 4096, 28672, 8), H200, "split")
+    assert found is not None
+    down = found[0].pools[0]
+    assert (down.tile.block_m, down.tile.block_k, down.k_split) == (64, 128, 2)
+
+
+@pytest.mark.parametrize(("m", "swapped"), [(16, True), (512, False)])
+def test_a_pass_that_copies_x_has_swapped_tiles_for_few_rows_only(m: int, swapped: bool) -> None:
+    group = lora(m, 4096, 4096, 16)
+    ((first, _),) = KINDS["k_concat"].ways(group, H200)
+    assert any(pool.tile.swap_operands for (pool,) in first.pools()) == swapped

@@ -53,7 +53,7 @@ def _sums(context: Context, pool: Pool, k_split: int) -> Kernel:
     """Tiles are row blocks; each writes the low-rank columns of its rows."""
     group, xy = context.group, context.operand()
     lows = low_ranks(context, context.branches, pool.tile)
-    wide = wide_rows(group, int(xy.shape[1]))
+    wide = wide_rows(group, max(int(xy.shape[1]), *(padded_rank(low.down.n) for low in lows)))
     rows, read_rows, write_rows = row_vectors(pool.tile, one_block=one_row_block(group, pool), wide=wide)
     stride = constant("XY_STRIDE", int(xy.shape[1]), "xy.shape[1]")
     begins = concat_begins(group)

@@ -72,6 +72,11 @@ class Layout:
     turned: tuple[bool, ...]
     shape: tuple[int, int]
 
+    @property
+    def spread(self) -> bool:
+        """Whether some lie beside others, so that the rows of each lie apart."""
+        return any(column for _, column in self.places)
+
     def parts(self, weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The parameters as they lie in the buffer."""
         return [weight.t() if turned else weight for weight, turned in zip(weights, self.turned, strict=True)]
@@ -145,7 +150,7 @@ class PackedWeights(Holder):
         self._refused = {at: seen for at, seen in self._refused.items() if not seen.forgotten()}
         before = [pack for pack in self._packs.values() if any(map(pack.holds, weights))]
         moves = 1 + max((pack.moves for pack in before), default=0)
-        refusal = _refusal(weights, layout, tuple(weight for weight in weights if any(p.keeps(weight) for p in before)))
+        refusal = _refusal(weights, layout, before)
         if not refusal and moves > MOST_MOVES:
             refusal = f"they were packed {MOST_MOVES} times: something moves them between calls, or other graphs do"
         if refusal:
@@ -183,9 +188,11 @@ def _change(before: Sequence[_Pack], weights: _Weights) -> str:
     return "another graph multiplies the same parameters beside other ones"
 
 
-def _refusal(weights: _Weights, layout: Layout, kept: _Weights) -> str:
-    """What only the tensors themselves show; the rules of the plan see the rest. ``kept``: those that lie in a buffer
-    of ours, maybe beside others."""
+def _refusal(weights: _Weights, layout: Layout, before: Sequence[_Pack]) -> str:
+    """What only the tensors themselves show; the rules of the plan see the rest. Those that still lie where one of the
+    packs ``before`` put them may lie apart."""
+    if layout.spread and any(weight.requires_grad for weight in weights):
+        return "one is trainable, and a fused optimizer takes a parameter for dense"
     for weight in weights:
         what, storage = f"one {list(weight.shape)}", weight.untyped_storage()
         if type(weight) is not nn.Parameter:
@@ -193,8 +200,8 @@ def _refusal(weights: _Weights, layout: Layout, kept: _Weights) -> str:
         if weight.is_inference():
             return f"{what} was made in inference mode"
         whole = storage.nbytes() == weight.nbytes and (weight.is_contiguous() or weight.t().is_contiguous())
-        if not whole and not any(own is weight for own in kept):
-            return f"{what} is a view of a larger buffer"
+        if not whole and not any(pack.keeps(weight) for pack in before):
+            return f"{what} is a view of a larger buffer, or was packed by another model: unpack() there"
         if not weight.is_cuda and weight.is_shared():  # type: ignore[no-untyped-call]
             return f"{what} lies in memory that processes share"
         if torch._C._storage_Use_Count(storage._cdata) > 2:  # the parameter, and the name here
@@ -256,14 +263,15 @@ def _run(
     buffer = holder.buffer(weights, layout) if isinstance(holder, PackedWeights) else None
     if buffer is None:
         return layout.apart(weights, biases, x)
-    return product(x, buffer.t(), _joined(layout.parts(weights), biases))
+    mains = layout.parts(weights)[: len(biases)]
+    return product(x, buffer.t(), _joined(mains, biases))
 
 
 def _joined(mains: Sequence[torch.Tensor], biases: _Biases) -> torch.Tensor | None:
     """The biases in one row, zeros for a member without one; None where none has one."""
     if all(bias is None for bias in biases):
         return None
-    rows = zip(mains, biases, strict=False)  # behind the weights of the mains come those of their branches
+    rows = zip(mains, biases, strict=True)
     return torch.cat([w.new_zeros(len(w)) if bias is None else bias.reshape(-1) for w, bias in rows])
 
 

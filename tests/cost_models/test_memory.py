@@ -79,8 +79,9 @@ def test_k_concat_writes_x_once_more_and_runs_a_longer_gemm() -> None:
 
 def test_k_concat_of_several_mains_is_one_gemm() -> None:
     group = bundle(64, 512, (1024, 8), (256, 16), (256, 0))
-    *_, gemm = launches(group, k_concat(group, TileConfig(16, 16, 64), 4))
+    _, _, gemm, *copies = launches(group, k_concat(group, TileConfig(16, 16, 64), 4))
     assert (gemm.n, gemm.k, len(gemm.writes)) == (1536, 512 + 24, 3)
+    assert [each.writes[0].name for each in copies] == ["out0", "out3", "out6"], "out of the rows of the product"
     assert {tensor.name: tensor.bytes for tensor in gemm.reads}["w"] == 1536 * 536 * 2
 
 

@@ -9,7 +9,7 @@ from fusioncc.cost_models import estimate
 from fusioncc.cost_models.cost import Cost
 from fusioncc.cost_models.launch import Launch
 from fusioncc.cost_models.launches import launches
-from fusioncc.cost_models.overlap import hides, overlapped
+from fusioncc.cost_models.overlap import all_steps, exposed_us, hides, overlapped
 from fusioncc.device import get_device
 from fusioncc.schedule import Pool, Schedule, TileConfig
 from tests.cost_models.groups import bundle, lora
@@ -87,3 +87,15 @@ def test_a_launch_that_does_not_join_last_hides_nothing() -> None:
     assert hides(down, main, H200)
     assert not hides(down, replace(main, pool=replace(main.pool, joins_last=False)), H200)
     assert not hides(down, replace(main, pool=replace(main.pool, dependent=False)), H200)
+
+
+def test_a_hidden_pass_takes_from_the_main_tiles_beside_it_for_each_of_its_steps() -> None:
+    """16 steps in 64 programs and in 256, both over long before the main tiles join."""
+    tile, cost = replace(WHOLE, epilogue_subtiles=2), replace(BUSY, mma=100.0)
+    few, main = down_and_main(8192, tile, TileConfig(64, 16, 64, 4, 3), k_split=4)
+    many, _ = down_and_main(8192, tile, replace(NARROW, block_k=64, num_stages=2), k_split=4)
+    assert (all_steps(few), all_steps(many)) == (32 * 16, 128 * 16)
+    more = exposed_us(many, main, cost, H200) - exposed_us(few, main, cost, H200)
+    assert more == pytest.approx(0.2 * 96 * 16 / 132)
+    apart = down_and_main(4096, tile, TileConfig(64, 16, 64, 4, 3), k_split=4)
+    assert exposed_us(*apart, cost, H200) == 0.0, "64 main tiles leave 68 multiprocessors"

@@ -12,7 +12,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import fusioncc
+from fusioncc import FusionPass, Options
 from fusioncc.api import dump_data
+from fusioncc.capture import capture
 from fusioncc.dump import write
 from fusioncc.errors import IllegalScheduleError
 from fusioncc.group import Group, Operand
@@ -196,6 +198,30 @@ def test_it_runs_on_request_only_and_not_where_eager_rounds() -> None:
         fusioncc.plan(frozen(), (x,), **{**ASKED, "rest": "inductor"})
     with pytest.raises(IllegalScheduleError, match="asked_for: packing moves weights"):
         fusioncc.plan(frozen(), (x,), schedule="k_concat", on_error="raise")
+
+
+def test_trainable_weights_are_refused() -> None:
+    model = frozen()
+    with pytest.raises(IllegalScheduleError, match=r"frozen: .* is trainable"):
+        fusioncc.plan(Lora(dtype=BF16), (rows(8, dtype=BF16),), **ASKED)
+    run = optimized(model, on_error="fallback")
+    as_exact(run, model, rows(8, dtype=BF16))
+    assert are_packed(model)
+    fusioncc.packed_of(run).unpack()
+    fusioncc.packed_of(run).pack()
+    model.b.weight.requires_grad_()
+    with torch.no_grad():
+        as_exact(run, model, rows(8, dtype=BF16))
+    assert model.w.weight.is_contiguous() and model.b.weight.is_contiguous()
+
+
+def test_a_visible_kernel_does_not_write_what_another_has_written() -> None:
+    graph = capture(frozen(), (rows(8, dtype=BF16),)).graph
+    fusion = FusionPass(Options(schedule="k_concat", pack_weights=True, rest="eager"), form="visible")
+    fusion(graph)
+    (plan,) = fusion.plans
+    assert plan.groups[0].schedule.kind == "library"
+    assert "strides_are_free" in {each.rule for each in plan.rejections}
 
 
 def test_a_copy_has_memory_of_its_own() -> None:

@@ -54,6 +54,16 @@ def _read_elsewhere() -> PackFacts:
     return replace(facts, kind="k_concat")
 
 
+def _trained() -> PackFacts:
+    model = Model(plain, q=t(32, K), k=t(16, K))
+    model.q.requires_grad_()
+    graph = capture(model, (X,)).graph
+    groups = find(graph, Options()).groups
+    facts = PackFacts(groups[0], Weights(graph), True, readers_of(groups))
+    assert isinstance(RULES["frozen"](facts), Accepted), "it stays dense"
+    return replace(facts, kind="k_concat")
+
+
 def _two_groups() -> PackFacts:
     return facts_of(lambda m, x: (*plain(m, x), *plain(m, torch.tanh(x))))
 
@@ -74,6 +84,7 @@ CASES = (
     Case("in_one_group", _two_groups, "p_q", "p_q is shared: 2 products read it"),
     Case("unshared", _read_elsewhere, "p_q", "p_q is shared: tanh reads it too, and needs it as it is"),
     Case("unaliased", _overlapping, "p_q", "it overlaps in memory with p_k"),
+    Case("frozen", _trained, "p_q", "p_q is trainable"),
     Case(
         "strides_are_free",
         lambda: replace(facts_of(), kind="k_concat", rest="inductor"),
