@@ -39,7 +39,8 @@ demo: $(STAMP)
 	@echo; cat $(OUT)/decisions.md
 
 test: $(STAMP)
-	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m 'not gpu and not exhaustive'
+	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m 'not gpu and not exhaustive and not timed'
+	$(RUN) -m pytest -q -m timed
 
 exhaustive: $(STAMP)
 	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m 'exhaustive and not gpu'

@@ -114,10 +114,11 @@ def main() -> None:
     parser.add_argument("--columns", default="eager,compile,max_autotune,fusioncc")
     parser.add_argument("--rows", default=",".join(map(str, ROWS)))
     parser.add_argument("--ranks", default="16,0")
+    parser.add_argument("--bundles", default=",".join(BUNDLES))
     arguments = parser.parse_args()
     names = arguments.columns.split(",")
     rows: list[dict[str, Any]] = []
-    for label in BUNDLES:
+    for label in arguments.bundles.split(","):
         for rank in map(int, arguments.ranks.split(",")):
             for m in map(int, arguments.rows.split(",")):
                 rows.append(row(label, m, rank, names))

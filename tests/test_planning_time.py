@@ -71,6 +71,7 @@ def seconds(action: Callable[[], Any], before: Callable[[], None] = lambda: None
     return min(times)
 
 
+@pytest.mark.timed
 def test_32_layers_are_planned_in_under_a_second(graph: fx.Graph) -> None:
     """Ranking what is new to it, and all the rest: finding, choosing, emitting and counting memory."""
     setting = Setting(Options(), get_device("h200"), Accepted("runnable", ("offline",)))

@@ -1,6 +1,5 @@
 """The space of schedules, the ranking, and how fast a model is planned."""
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -17,7 +16,7 @@ from fusioncc.group import Group
 from fusioncc.packing import PACKED
 from fusioncc.passes.plan_groups import WITHOUT_KERNEL
 from fusioncc.schedule import SCHEDULES, Candidate, Schedule
-from tests.cost_models.groups import bundle, llama_layer, lora
+from tests.cost_models.groups import bundle, lora
 
 H200 = get_device("h200")
 EMITTED = tuple(kind for kind in SCHEDULES if kind not in WITHOUT_KERNEL)
@@ -174,23 +173,6 @@ def test_names_do_not_change_the_plan() -> None:
     rank(group, H200)
     rank(replace(group, name="other"), H200)
     assert choose._rank.cache_info().misses <= misses + 1
-
-
-def planning_seconds() -> float:
-    """CPU time for 32 layers of which nothing is known yet."""
-    for function in vars(choose).values():
-        if hasattr(function, "cache_clear"):
-            function.cache_clear()
-    start = time.process_time()
-    for _ in range(32):
-        for group in llama_layer(64):
-            assert pick(rank(group, H200)).kind in SCHEDULES
-    return time.process_time() - start
-
-
-def test_32_layers_are_planned_in_under_a_second() -> None:
-    """The least of three: who shares the core only adds."""
-    assert min(planning_seconds() for _ in range(3)) < 1.0
 
 
 def turned(group: Group) -> Group:

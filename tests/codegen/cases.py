@@ -258,7 +258,7 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
         "streams_bundle": (q_and_v, streams(q_and_v, down, k_split=2), "fp32"),
         "streams_plain": (plain_few, streams(plain_few, down), "fp32"),
         "k_concat": (long, k_concat(long, replace(down, block_m=32), 4), "fp32"),
-        "k_concat_bundle": (odd, k_concat(odd, replace(DOWN, block_m=16, swap_operands=True), 1), "fp32"),
+        "k_concat_bundle": (odd, k_concat(odd, replace(DOWN, block_m=16, block_k=32, swap_operands=True), 1), "fp32"),
         "two_pool_stripes": (
             long,
             two_pool(long, replace(wide, tma=True), replace(down, block_k=64), 132, 64, 4, late=1),
