@@ -4,8 +4,8 @@
     python benchmarks/tables.py --check     # exit code 1 when a text differs from its results
 
 A text asks for a table with the lines ``<!-- table: NAME -->`` and ``<!-- end of table -->``; NAME is that of a result
-file, which holds ``card``, ``driver``, ``torch``, ``triton``, ``date``, ``command``, ``unit`` and ``rows``. A measured
-value of a row may have its spread beside it as ``VALUE_spread``.
+file, which holds ``card``, ``driver``, ``torch``, ``triton``, ``date``, ``command``, ``unit``, ``rows``, and a ``note``
+where its rows are not of one run. A measured value of a row may have its spread beside it as ``VALUE_spread``.
 """
 
 import argparse
@@ -146,7 +146,6 @@ COLUMNS["lora_schedules"] = {
     **{kind: measured(kind) for kind in ("split", "inline", "two_pool", "streams", "horizontal", "concat", "k_concat")},
     "chosen": plain("schedule"),
 }
-COLUMNS["lora_linear_earlier"] = COLUMNS["lora_linear"]
 FILES = {"lora_schedules": "lora_linear", "cost_model_groups": "cost_model"}
 """Tables that read the results of another name."""
 ROWS: dict[str, Callable[[Row], list[Row]]] = {
@@ -165,6 +164,7 @@ def table(name: str, result: dict[str, Any]) -> str:
     facts = f"{result['card']}, driver {result['driver']}, torch {result['torch']}, triton {result['triton']}"
     begin = "Of times in" if name in ROWS else "In"
     lines += ["", f"{begin} {result['unit']}; {facts}, {result['date']}: `{result['command']}`."]
+    lines += [result["note"]] if "note" in result else []
     return "\n".join(lines) + "\n"
 
 

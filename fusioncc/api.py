@@ -18,7 +18,7 @@ from fusioncc.codegen.launch import EmittedModule
 from fusioncc.config import Options
 from fusioncc.decision import Accepted
 from fusioncc.device import Device, get_device
-from fusioncc.errors import CaptureError, PlanError, TraceError
+from fusioncc.errors import CaptureError, OptionError, PlanError, TraceError
 from fusioncc.passes.emit_groups import module_of
 from fusioncc.passes.insert_kernels import insert_kernels
 from fusioncc.passes.plan_groups import Setting
@@ -69,6 +69,10 @@ def optimize(
         model = model.module()
     if not callable(model):
         raise CaptureError(f"cannot compile a {type(model).__name__}")
+    if plan is not None and chosen.schedule != "auto":
+        raise OptionError(
+            f"schedule={chosen.schedule!r} has no effect beside a plan, which holds the schedules: edit it"
+        )
     request: Any = Request(chosen, _read_plan(plan))
     compiled: Callable[..., Any] = torch.compile(model, backend=registered(), options=request)
     if example_inputs is not None:

@@ -37,7 +37,7 @@ def render(plan: Plan) -> str:
         lines += ["", "rejected:"]
     for rejections in alike(plan.rejections, rejection_key):
         first = rejections[0]
-        hint = f" Nearest miss: {first.hint}" if first.hint else ""
+        hint = f"; nearest miss: {first.hint}" if first.hint else ""
         lines.append(f"    [{first.rule}] {', '.join(r.node for r in rejections if r.node)}: {first.reason}{hint}")
     lines += [f"note: {note}" for note in plan.notes]
     return "\n".join(lines) + "\n"

@@ -4,6 +4,7 @@ A rule takes :class:`MergeFacts` and answers for one reason. Merging copies what
 weights: each must be an input of the graph, whose pointer and version can be looked at on every call.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -71,6 +72,15 @@ def plain_branch(facts: MergeFacts) -> Decision:
     return Accepted("plain_branch")
 
 
+def finite_scale(facts: MergeFacts) -> Decision:
+    """The constant scale is a number: an infinite one times a zero of ``A @ B`` is none, where eager may have one."""
+    for branch in facts.group.branches_of(facts.main):
+        if not math.isfinite(branch.scale):
+            node = facts.group.members[branch.down].node
+            return Rejected("finite_scale", node, f"the scale of the branch through {node} is not finite")
+    return Accepted("finite_scale")
+
+
 def one_dtype(facts: MergeFacts) -> Decision:
     """X, W and their product have one floating dtype: the merged product is computed in it."""
     member = facts.group.members[facts.main]
@@ -84,6 +94,7 @@ MERGE_RULES: tuple[Callable[[MergeFacts], Decision], ...] = (
     rounding_tier,
     single_adapter,
     plain_branch,
+    finite_scale,
     unquantised,
     checkable,
     one_dtype,

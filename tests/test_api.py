@@ -94,6 +94,7 @@ class Leaves(nn.Module):
         (lambda: fusioncc.optimize(3), CaptureError, "cannot compile a int"),
         (lambda: fusioncc.optimize(Lora(), plan="no/such/plan.json"), PlanError, "No such file"),
         (lambda: fusioncc.optimize(Lora(), plan="{"), PlanError, "not a plan"),
+        (lambda: fusioncc.optimize(Lora(), plan="{", schedule="split"), OptionError, "no effect beside a plan"),
         (lambda: fusioncc.optimize(Lora(), plan='{"schema": 1}'), PlanError, "schema"),
     ],
 )

@@ -88,7 +88,7 @@ def test_text_of_a_plan_answers_what_why_and_why_not() -> None:
         "mm (mlp.up_proj) + mm_down·mm_up: W [4096, 28672] bf16 + r=8 bf16",
         "why         15.1 us less than library",
         "ruled out   split: K=4096 cannot be cut into 7 slices",
-        f"[no_mutation] mm_7: {MUTATED.reason} Nearest miss: copy w first",
+        f"[no_mutation] mm_7: {MUTATED.reason}; nearest miss: copy w first",
         "note: a note",
     ):
         assert part in text

@@ -22,8 +22,8 @@ from fusioncc.schedule import Candidate, Estimate, Pool, Schedule
 Pools = tuple[Pool, ...]
 """The pools of one launch."""
 ON_REQUEST = ("streams", "two_pool", "k_concat", "merged")
-"""Kinds that run only when they are asked for: ``merged`` copies weights, ``k_concat`` was at best 1 % ahead of
-``split`` on an H200 (8192 rows), and the others won nowhere, though the model sees them win here and there."""
+"""Kinds that run only when they are asked for: ``merged`` copies weights, and the others were at best 3 % ahead of
+``split`` on an H200 (8192 rows, within the spread), though the model sees them win here and there."""
 MIN_GAIN = 0.015
 """An emitted schedule must be predicted this much faster than ``library``: less is within the model's error."""
 PLAIN_GAIN = 0.1

@@ -32,9 +32,9 @@ class Space:
     """Later launches that add this one's partial sums."""
 
     def why_empty(self) -> str:
-        """The commonest reason for pruning, with its share."""
-        reason, count = max(self.pruned.items(), key=lambda item: item[1])
-        return f"no tile config fits; {count} of {self.enumerated} are ruled out by this: {reason}"
+        """Every reason for pruning with its share, the commonest first."""
+        ordered = sorted(self.pruned.items(), key=lambda item: -item[1])
+        return f"no tile config of {self.enumerated} fits: " + ", ".join(f"{count} {why}" for why, count in ordered)
 
 
 def spaces(group: Group, device: Device, kind: str, steps: tuple[Step, ...], tier: str = "fp32") -> tuple[Space, ...]:

@@ -201,7 +201,7 @@ def _refusal(weights: _Weights, layout: Layout, before: Sequence[_Pack]) -> str:
             return f"{what} was made in inference mode"
         whole = storage.nbytes() == weight.nbytes and (weight.is_contiguous() or weight.t().is_contiguous())
         if not whole and not any(pack.keeps(weight) for pack in before):
-            return f"{what} is a view of a larger buffer, or was packed by another model: unpack() there"
+            return f"{what} is a view of other memory, or was packed by another model: unpack() there"
         if not weight.is_cuda and weight.is_shared():  # type: ignore[no-untyped-call]
             return f"{what} lies in memory that processes share"
         if torch._C._storage_Use_Count(storage._cdata) > 2:  # the parameter, and the name here

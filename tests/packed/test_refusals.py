@@ -84,7 +84,7 @@ def _shared_between_processes(model: Attention) -> Any:
 
 IN_CALLS: dict[str, tuple[Callable[[Attention], Any], str]] = {
     "aliased": (_aliased, r"one \[32, 64\] is aliased: another tensor lies in its memory"),
-    "view": (_part_of_a_larger_buffer, r"one \[32, 64\] is a view of a larger buffer"),
+    "view": (_part_of_a_larger_buffer, r"one \[32, 64\] is a view of other memory"),
     "processes": (_shared_between_processes, "lies in memory that processes share"),
 }
 

@@ -116,6 +116,12 @@ CASES = (
     Case("single_adapter", _two_adapters, "mm", "2 adapters are added to it"),
     Case("plain_branch", _biased, "addmm", "a bias inside the adapter"),
     Case("plain_branch", _saved, "mm", "the down product is read elsewhere"),
+    Case(
+        "finite_scale",
+        lambda: facts_of(lora(lambda m, x: x @ m.w + ((x @ m.a) @ m.b) * float("inf"))),
+        "mm_1",
+        "the scale of the branch through mm_1 is not finite",
+    ),
     Case("unquantised", _int8, "mul", "mul, computed from b_q, is quantised (int8)"),
     Case("checkable", _computed, "tanh", "tanh is computed in the graph"),
     Case("checkable", _computed_scale, "tanh", "tanh is computed in the graph", _scale),
