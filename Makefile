@@ -40,10 +40,10 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m 'not gpu and not exhaustive and not timed'
-	$(RUN) -m pytest -q -m timed
 
 exhaustive: $(STAMP)
 	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m 'exhaustive and not gpu'
+	$(RUN) -m pytest -q -m timed
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

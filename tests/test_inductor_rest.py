@@ -72,6 +72,7 @@ def run(site: Path, cache: Path) -> dict[str, Any]:
     return json.loads(result.stdout.splitlines()[-1])
 
 
+@pytest.mark.exhaustive
 def test_two_processes_that_share_caches(site: Path, tmp_path: Path) -> None:
     first, second = run(site, tmp_path), run(site, tmp_path)
     check_vendor_products_are_kept_with_the_reason(json.loads(first["plans"][0][0]))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 
 import fusioncc
 from fusioncc.backend import fusioncc as backend
@@ -55,7 +56,13 @@ def fresh_dynamo() -> None:
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def sampled(case: Case) -> ParameterSet:
+    """A case, ``exhaustive`` unless it is the first of its architecture and dtype of adapters."""
+    alike = [e for e in CASES if (e.architecture, e.fp32_adapters) == (case.architecture, case.fp32_adapters)]
+    return pytest.param(case, id=case.name, marks=() if case is alike[0] else pytest.mark.exhaustive)
+
+
+@pytest.mark.parametrize("case", map(sampled, CASES))
 def test_groups_and_outputs(case: Case) -> None:
     model, ids = build(case), tokens()
     offline = fusioncc.plan(model, (ids,), kwargs={"use_cache": False}, schedule=case.schedule, on_error="raise")
