@@ -83,7 +83,7 @@ def _product(
     if w.dim() == 3 and not _is_shared_over_batch(weight):
         batch = w.shape[0]
     m = product(x.shape[:-1]) if same_size(batch, 1) else x.shape[-2]
-    bias, addend = _read_added(added, result, beta)
+    bias, addend = read_added(added, result, beta)
     return Gemm(
         node, result, lhs, value_key(lhs), weight, m, n, k, batch, bias, addend, alpha, beta, transposed, padded
     )
@@ -104,7 +104,7 @@ def _is_shared_over_batch(weight: fx.Node) -> bool:
     return same_size(value.shape[0], 1) or (weight.target is aten.expand.default and same_size(value.stride(0), 0))
 
 
-def _read_added(added: Any, result: fx.Node, beta: float) -> tuple[fx.Node | None, fx.Node | None]:
+def read_added(added: Any, result: fx.Node, beta: float) -> tuple[fx.Node | None, fx.Node | None]:
     """Tell a bias ``[N]`` (any shape of N elements in the last dimension) from an addend of the product's shape."""
     value, out = tensor(added), tensor(result)
     if value is None or out is None or beta == 0:

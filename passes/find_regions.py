@@ -2,7 +2,8 @@
 
 From each product the pass walks forward along single-user views, casts and additions while the other addend is made of
 low-rank branches that read the same LHS. The region ends at the last such sum (and takes in the one cast right behind
-it); a branch that does not qualify ends the walk and leaves a rejection that names the rule and the node.
+it); a branch that does not qualify ends the walk and leaves a rejection that names the rule and the node. A bias that
+a sum of its own adds to the product, on the way to a branch, becomes the product's bias.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,11 +20,13 @@ from fusioncc.graph import (
     is_exact_cast,
     is_rounding,
     keeps_order,
+    same_size,
+    tensor,
     users_outside,
 )
 from fusioncc.group import EMITTED_DTYPES
 from fusioncc.passes.branch_rules import BranchFacts, check_branch
-from fusioncc.passes.canonicalize import Gemm, product_nodes
+from fusioncc.passes.canonicalize import Gemm, product_nodes, read_added
 from fusioncc.passes.find_branches import LowRankPair, Scale, peel_scales
 from fusioncc.passes.find_near_misses import find_near_misses
 
@@ -108,6 +111,7 @@ def _grow(
     output = here = main.result
     refused: dict[fx.Node, Rejected] = {}
     passed: list[fx.Node] = []
+    biased = main
     while len(here.users) == 1:
         (user,) = here.users
         if keeps_order(user) or user.target in COPIES or is_rounding(user):
@@ -119,7 +123,13 @@ def _grow(
             for join, nodes in _addends(user, here, branches, ups)
         ]
         if not found:
-            break
+            bias = _added_bias(user, here, biased)
+            if bias is None:
+                break
+            biased = replace(biased, bias=bias)
+            passed.append(user)
+            here = user
+            continue
         region_nodes = inner.union(passed, {user, _end_of(user, branches)}, *(nodes for _, nodes in found))
         end = _end_of(user, branches)
         downs = {node for join in (*joined, *(join for join, _ in found)) for node in _down_values(join.branch)}
@@ -132,12 +142,23 @@ def _grow(
             reason = next(iter(refused.values()))
             refused.update({join.branch.up.node: reason for join, _ in found if join.branch.up.node not in refused})
             break
-        inner, passed = region_nodes, []
+        main, inner, passed = biased, region_nodes, []
         joined += [join for join, _ in found]
         output = here = end
     output = _absorb_cast(output, inner) if joined else output
     joined = [replace(join, saved=_is_saved(join.branch, inner)) for join in joined]
     return Region(main, tuple(joined), output, frozenset(inner)), refused
+
+
+def _added_bias(user: fx.Node, here: fx.Node, main: Gemm) -> fx.Node | None:
+    """The vector ``[N]`` that a sum adds to a product without bias."""
+    value = tensor(here)
+    if main.bias is not None or main.addend is not None or second_factor(user) != 1 or value is None:
+        return None
+    other = user.args[1] if user.args[0] is here else user.args[0]
+    if not isinstance(other, fx.Node) or other is here or not same_size(value.shape[-1], main.n):
+        return None
+    return read_added(other, here, 1.0)[0]
 
 
 def _end_of(user: fx.Node, branches: dict[fx.Node, LowRankPair]) -> fx.Node:

@@ -85,6 +85,40 @@ def test_grouped_query_attention_and_gate_up() -> None:
     assert len(through_all(Projections(160, 160), X).groups[0].branches) == 2
 
 
+BIASED: dict[str, Callable[..., Any]] = {
+    "(m+c)+b": lambda s, x: (x @ s.w + s.c) + (x @ s.a) @ s.b,
+    "(c+m)+b": lambda s, x: (s.c + x @ s.w) + (x @ s.a) @ s.b,
+    "b+(m+c)": lambda s, x: (x @ s.a) @ s.b + (x @ s.w + s.c),
+    "(m+row)+b": lambda s, x: (x @ s.w + s.c[None]) + (x @ s.a) @ s.b,
+    "addmm": lambda s, x: torch.addmm(s.c, x, s.w) + (x @ s.a) @ s.b,
+}
+
+
+@pytest.mark.parametrize("name", BIASED)
+def test_a_bias_between_the_product_and_a_branch_is_the_products_own(name: str) -> None:
+    found = through_all(lora(BIASED[name], c=t(N)), X)
+    (group,) = found.groups
+    assert (shapes(found), found.rejections) == (LORA, ())
+    assert group.members[0].bias is not None
+    assert group.outputs[0].node == ("add" if name == "addmm" else "add_1")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda s, x: (x @ s.w + s.c + s.c) + (x @ s.a) @ s.b,
+        lambda s, x: (x @ s.w - s.c) + (x @ s.a) @ s.b,
+        lambda s, x: (x @ s.w).view(M, 2, N // 2) + s.c[: N // 2] + ((x @ s.a) @ s.b).view(M, 2, N // 2),
+        lambda s, x: (x @ s.w + s.c.tanh().sum()) + (x @ s.a) @ s.b,
+    ],
+    ids=["two", "subtracted", "of half the columns", "a number"],
+)
+def test_what_else_is_added_to_the_product_ends_the_region(function: Callable[..., Any]) -> None:
+    found = through_all(lora(function, c=t(N)), X)
+    assert "plain_sum" in {each.rule for each in found.rejections}
+    assert not any(group.branches for group in found.groups)
+
+
 def test_residual_behind_the_sum_is_not_absorbed() -> None:
     for function in (
         lambda s, x, y: (x @ s.w + (x @ s.a) @ s.b) + y,
