@@ -26,6 +26,8 @@ from tests.plans import lora_group, lora_plan, planned
 H200 = get_device("h200")
 MODEL = """
 import torch
+
+pytestmark = pytest.mark.exhaustive
 def factory():
     return torch.nn.Linear(8, 8), (torch.zeros(2, 8),)
 """

@@ -23,6 +23,8 @@ from fusioncc.group import Group
 from fusioncc.runtime.interpreter import mended
 from fusioncc.schedule import Schedule
 
+pytestmark = pytest.mark.exhaustive
+
 H200 = get_device("h200")
 FACTS = {"card": "CARD", "driver": "1", "torch": "2", "triton": "3", "date": "2026-01-02", "command": "it"}
 PLAIN = [layer for layer in LAYERS if not layer.rank][:3]

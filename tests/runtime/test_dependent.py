@@ -60,6 +60,7 @@ def test_inductor_still_hands_the_option_to_triton() -> None:
     assert 'compile_meta.get("launch_pdl"' in inspect.getsource(CachingAutotuner)
 
 
+@pytest.mark.exhaustive
 def test_torch_sees_what_a_kernel_writes(compiler_environment: dict[str, str]) -> None:
     """The buffers, and neither X nor a weight: those would be copied between the launches."""
     command = [sys.executable, "-m", "tests.runtime.written"]
