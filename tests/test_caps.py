@@ -26,6 +26,8 @@ from tests.passes.test_insertion import graph as graph
 from tests.passes.test_insertion import setting
 from tests.test_streams import Projections
 
+pytestmark = pytest.mark.exhaustive
+
 BOTH = {"emitted_multiprocessors": 8, "vendor_multiprocessors": 96}
 ON_A_CARD, OFFLINE = Accepted("runnable", ("cuda",)), Accepted("runnable", ("offline",))
 H200 = get_device("h200")

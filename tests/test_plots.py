@@ -23,11 +23,11 @@ from fusioncc.schedule import Pool, Schedule, TileConfig
 from tests.cost_models.groups import bundle, lora
 from tests.plans import lora_group, lora_plan, planned
 
+pytestmark = pytest.mark.exhaustive
+
 H200 = get_device("h200")
 MODEL = """
 import torch
-
-pytestmark = pytest.mark.exhaustive
 def factory():
     return torch.nn.Linear(8, 8), (torch.zeros(2, 8),)
 """

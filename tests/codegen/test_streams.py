@@ -32,6 +32,7 @@ def emitted(value: Group) -> EmittedModule:
     return emit(value, schedule(value), name="module", tier="fp32", why="a test")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", GOOD)
 def test_as_close_as_eager(load, name: str) -> None:
     value = GOOD[name]
@@ -138,6 +139,7 @@ def capped(value: Schedule, down: int | None = None, vendor: int | None = None, 
     return replace(value, pools=pools, vendor_multiprocessors=vendor)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("caps", [{"down": 1}, {"down": 2, "vendor": 96}, {"vendor": 96}], ids=str)
 @pytest.mark.parametrize("name", ON_A_CARD)
 def test_a_cap_changes_no_bit(load, name: str, caps: dict[str, int]) -> None:

@@ -57,8 +57,8 @@ def fresh_dynamo() -> None:
 
 
 def sampled(case: Case) -> ParameterSet:
-    """A case, ``exhaustive`` unless it is the first of its architecture and dtype of adapters."""
-    alike = [e for e in CASES if (e.architecture, e.fp32_adapters) == (case.architecture, case.fp32_adapters)]
+    """A case, ``exhaustive`` unless it is the first of its architecture."""
+    alike = [each for each in CASES if each.architecture == case.architecture]
     return pytest.param(case, id=case.name, marks=() if case is alike[0] else pytest.mark.exhaustive)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from torch._higher_order_ops import triton_kernel_wrap
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
