@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import layers
 import torch
 from candidates import build_one, compact
 from cost_model import written
@@ -23,7 +24,7 @@ from fusioncc.codegen import emit
 from fusioncc.codegen.emission import KINDS
 from fusioncc.cost_models import estimate
 from fusioncc.device import get_device
-from fusioncc.group import Branch, Group, Member, Operand, Output
+from fusioncc.group import Group
 from fusioncc.packing import PACKED
 from fusioncc.report import describe_pools
 from fusioncc.schedule import SCHEDULES, Schedule
@@ -55,19 +56,7 @@ DOWN_THE_RANKING = (0, 1, 2, 4, 8, 16, 32, 64)
 
 def group_of(m: int, k: int, widths: tuple[int, ...], rank: int) -> Group:
     """Linear layers in bf16 that share an input, each with one adapter or none."""
-    members: list[Member] = []
-    branches: list[Branch] = []
-    outputs: list[Output] = []
-    for i, n in enumerate(widths):
-        at = len(members)
-        members.append(Member("main", f"main{i}", m, n, k, Operand(f"w{i}", (k, n), (1, k), "bf16"), "bf16"))
-        outputs.append(Output(at, f"out{i}", "bf16"))
-        if rank:
-            down, up = Operand(f"a{i}", (k, rank), (1, k), "bf16"), Operand(f"b{i}", (rank, n), (1, rank), "bf16")
-            members.append(Member("down", f"down{i}", m, rank, k, down, "bf16"))
-            members.append(Member("up", f"up{i}", m, n, rank, up, "bf16"))
-            branches.append(Branch(at, at + 1, at + 2, 2.0))
-    return Group("g0", Operand("x", (m, k), (k, 1), "bf16"), tuple(members), tuple(branches), tuple(outputs))
+    return layers.group_of(layers.Layer("", "", m, k, widths, rank))
 
 
 def schedules(group: Group, kind: str) -> Iterator[Schedule]:

@@ -24,7 +24,7 @@ from fusioncc.cost_models.products import (
     x_of,
 )
 from fusioncc.group import DTYPE_BYTES, Group
-from fusioncc.packing import concat_columns
+from fusioncc.packing import buffer_shape
 from fusioncc.schedule import Schedule
 
 
@@ -123,15 +123,14 @@ def _two_pool(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]
 def _packed(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
     """One vendor GEMM over the weights of all mains."""
     weights = operand_tensors("w", *(group.members[main].weight for main in group.mains))
-    return _one_gemm(group, (x_of(group), *weights), group.k)
+    return _one_gemm(group, "packed", (x_of(group), *weights))
 
 
 def _k_concat(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
     """A pass over X that copies it and sums ``X A`` in slices; what adds those beside the copy; and a vendor GEMM for
     all mains that is longer by the ranks. Where there are several, each output is copied out of its rows."""
     down, up = (pools[0] for pools in schedule.by_launch())
-    columns, size = concat_columns(group), DTYPE_BYTES[group.lhs.dtype]
-    rows = sum(group.members[main].n for main in group.mains)
+    (rows, columns), size = buffer_shape(group, "k_concat"), DTYPE_BYTES[group.lhs.dtype]
     copy = Tensor("xy", group.m * group.k * size, "intermediate", size)
     behind = Tensor("xy.low", group.m * (columns - group.k) * size, "intermediate", size)
     first = down_launch(group, down, tier)
@@ -148,7 +147,7 @@ def _k_concat(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]
         member=group.joined[0],
     )
     buffer = Tensor("w", columns * rows * size, "weight", size)
-    *before, gemm = _one_gemm(group, (copy, behind, buffer), columns)
+    *before, gemm = _one_gemm(group, "k_concat", (copy, behind, buffer))
     passes = (replace(first, writes=(copy, *first.writes)), added, *before)
     if len(group.mains) == 1:
         return (*passes, gemm)
@@ -157,15 +156,15 @@ def _k_concat(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]
     return (*passes, replace(gemm, writes=parts), *copies)
 
 
-def _one_gemm(group: Group, reads: tuple[Tensor, ...], k: int) -> tuple[Launch, ...]:
-    """A vendor GEMM for all mains, behind a kernel that joins their biases where there are any."""
+def _one_gemm(group: Group, kind: str, reads: tuple[Tensor, ...]) -> tuple[Launch, ...]:
+    """A vendor GEMM over the buffer of ``kind``, behind a kernel that joins the biases where there are any."""
     members = [group.members[main] for main in group.mains]
     *_, first = vendor_gemm(group, group.mains[0], x_of(group), result_tensor(group, group.mains[0]))
     biases = operand_tensors("b", *(member.bias for member in members))
-    columns, size = sum(member.n for member in members), DTYPE_BYTES[members[0].dtype]
-    row = Tensor("bias", columns * size, "intermediate", size)
+    (n, k), size = buffer_shape(group, kind), DTYPE_BYTES[members[0].dtype]
+    row = Tensor("bias", n * size, "intermediate", size)
     results = tuple(result_tensor(group, main) for main in group.mains)
-    gemm = replace(first, reads=(*reads, *((row,) if biases else ())), writes=results, n=columns, k=k)
+    gemm = replace(first, reads=(*reads, *((row,) if biases else ())), writes=results, n=n, k=k)
     return (*([Launch("pointwise", biases, (row,))] if biases else []), gemm)
 
 

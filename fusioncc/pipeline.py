@@ -103,7 +103,7 @@ def rewrite(graph: fx.Graph, setting: Setting, form: str, held_by: HeldBy | None
     """
     drafted = draft(graph, setting, form)
     built = build_groups(drafted.plan.groups, drafted.modules, setting)
-    (after,) = graph_memory(graph, built.groups)
+    after = drafted.plan.after if built.groups == drafted.plan.groups else graph_memory(graph, built.groups)[0]
     ready = [(each.planned.group, each.emitted, each.module) for each in built.ready]
     insert_kernels(graph, ready, form, holding_groups(built.groups), held_by)
     insertion = {each.planned.name: insertion_of(each.emitted, form) for each in built.ready}

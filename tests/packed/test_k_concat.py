@@ -33,7 +33,7 @@ def frozen(**more: Any) -> Lora:
 
 
 def optimized(model: Any, **more: Any) -> Any:
-    return fusioncc.optimize(model, **{**ASKED, "rest": "eager", **more})
+    return fusioncc.optimize(model, **{**ASKED, **more})
 
 
 def as_exact(run: Any, model: Any, x: torch.Tensor) -> Any:
