@@ -61,9 +61,9 @@ def forget() -> None:
 
 
 def seconds(action: Callable[[], Any], before: Callable[[], None] = lambda: None) -> float:
-    """CPU time, the least of five: who shares the core only adds."""
+    """CPU time, the least of twenty: who shares the core only adds, for seconds at a time."""
     times = []
-    for _ in range(5):
+    for _ in range(20):
         before()
         start = time.process_time()
         action()
