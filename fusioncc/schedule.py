@@ -58,6 +58,10 @@ class TileConfig:
         return (self.block_k if self.one_row else self.block_m) * self.block_n / (32 * self.num_warps)
 
 
+UNROLLED_STEPS = 3
+"""K steps of a tile of one row up to which its loop is unrolled: all loads of a program are then under way at once, and
+what the last step has behind the end of K costs nothing. As a loop, three steps of 4x2048 take 106 registers a thread,
+unrolled 71 (Triton 3.7, capability 90); four and more take more than the loop."""
 UNROLLED_SLICES = 8
 """Slices of K up to which their sum is unrolled; 32 unrolled loads spilled 1168 bytes (64 rows, 4 warps)."""
 LEAST_RANK = 16
@@ -126,6 +130,10 @@ class Pool:
     joins_last: bool = False
     """Main tiles of ``split`` read the down products behind their K loop, not before it: a dependent launch then waits
     there."""
+
+    def unrolls(self, depth: int) -> bool:
+        """Whether the loop of its tiles over all of K, which is ``depth``, is unrolled."""
+        return self.tile.one_row and self.k_split == 1 and depth <= UNROLLED_STEPS * self.tile.block_k
 
 
 @dataclass(frozen=True)

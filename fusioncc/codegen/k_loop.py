@@ -74,7 +74,8 @@ class KLoop:
     def _header(self) -> Part:
         blocks = block_constants(self.pool.tile, "K")
         if self.pool.k_split == 1:
-            return part("for k in range(0, K, BLOCK_K):", params=(self.k, *blocks))
+            steps = "tl.static_range" if self.pool.unrolls(self.context.group.k) else "range"
+            return part(f"for k in {steps}(0, K, BLOCK_K):", params=(self.k, *blocks))
         if self.even:
             return part("for k in range(0, K_SLICE, BLOCK_K):", params=(self._slice(), *blocks))
         stop = "min(first_k + K_SLICE, K)"

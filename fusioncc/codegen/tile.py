@@ -87,12 +87,16 @@ def wide_rows(group: Group, width: int) -> bool:
 
 
 def row_vectors(tile: TileConfig, *, one_block: bool, wide: bool) -> tuple[Part, Axis, Axis]:
-    """Rows of the tile: the part, the axis to read (clamped) and the axis to write (masked)."""
+    """Rows of the tile: the part, the axis to read and the axis to write (masked).
+
+    Spare rows read what others do, each another one: were it one row for all, its lines would be asked for by every
+    program at once (40 rows in tiles of 64, K = N = 3584, on an H200: 19.7 us, and 11.7 as it is).
+    """
     start = "" if one_block else ("row_block.to(tl.int64) * BLOCK_M + " if wide else "row_block * BLOCK_M + ")
     cast = ".to(tl.int64)" if wide and one_block else ""
     body = part(
         f"rows = {start}tl.arange(0, BLOCK_M){cast}",
-        "safe_rows = tl.where(rows < M, rows, 0)",
+        "safe_rows = rows % M",
         params=(ROWS, *block_constants(tile, "M")),
     )
     return body, Axis("M", "safe_rows"), Axis("M", "rows", "M")
@@ -104,7 +108,7 @@ def column_vectors(tile: TileConfig, n: int, n_constant: Param, *, wide: bool) -
     body = part(f"cols = {start} * BLOCK_N + tl.arange(0, BLOCK_N)", params=block_constants(tile, "N"))
     if n % tile.block_n == 0:
         return body, Axis("N", "cols"), Axis("N", "cols")
-    body += part("safe_cols = tl.where(cols < N, cols, 0)", params=(n_constant,))
+    body += part("safe_cols = cols % N", params=(n_constant,))
     return body, Axis("N", "safe_cols"), Axis("N", "cols", "N")
 
 

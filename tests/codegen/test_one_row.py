@@ -1,5 +1,6 @@
 """Tiles of one row: no tensor cores, every product in fp32, as close as eager on every kind of group of one row."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ ROW = TileConfig(1, 16, 64, 4, 1, swap_operands=True)
 DOWN_ROW = TileConfig(1, 16, 64, 4, 1, swap_operands=True)
 GROUPS: dict[str, Group] = {
     "lora": group(1, 128, Main(128)),
+    "unrolled_ragged": group(1, 150, Main(130, (Lora(3),)), Main(70, (Lora(64),), bias=True)),
     "ragged": group(1, 200, Main(130, (Lora(3),)), Main(70, (Lora(64),), bias=True)),
     "long_scales": group(1, 200, Main(130, (Lora(12, tensor_scales=2),)), Main(64, (Lora(8), Lora(1)))),
     "biases": group(1, 200, Main(136, (Lora(8, down_bias=2.0, up_bias=0.5),), bias=True)),
@@ -70,6 +72,16 @@ def test_a_whole_row_of_k_in_one_step() -> None:
     )
     assert "tl.dot" not in source.source.split("def launch")[0]
     assert "acc = tl.sum(acc, 1, keep_dims=True)" in source.source
+
+
+@pytest.mark.parametrize(("k", "unrolled"), [(128, True), (150, True), (192, True), (200, False), (320, False)])
+def test_a_loop_of_few_steps_is_unrolled(k: int, unrolled: bool) -> None:
+    value = group(1, k, Main(128))
+    source = emit(value, split(value, ROW, DOWN_ROW, k_split=1), name="k", tier="fp32", why="").source
+    loops = re.findall(r"for k in (.*range)\(0, K, BLOCK_K\):", source)
+    assert loops == ["tl.static_range" if unrolled else "range"] * 2
+    sliced = side_by_side(value, "concat", ROW, DOWN_ROW, 2, main_split=2)
+    assert "for k in tl.static_range" not in emit(value, sliced, name="k", tier="fp32", why="").source
 
 
 @pytest.mark.parametrize(

@@ -45,14 +45,14 @@ def main_tile_0(
 ):
     col_block = tile
     rows = tl.arange(0, BLOCK_M)
-    safe_rows = tl.where(rows < M, rows, 0)
+    safe_rows = rows % M
     cols = col_block * BLOCK_N + tl.arange(0, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)
 
     x_tile = x_ptr + safe_rows[:, None] * X_STRIDE_M + ks[None, :] * X_STRIDE_K
     w_tile = w_ptr + ks[None, :] * W_STRIDE_K + cols[:, None] * W_STRIDE_N
     acc = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
-    for k in range(0, K, BLOCK_K):
+    for k in tl.static_range(0, K, BLOCK_K):
         x = tl.load(x_tile)
         w = tl.load(w_tile)
         acc += w.to(tl.float32) * x.to(tl.float32)

@@ -44,7 +44,7 @@ def main_tile_0(
 ):
     col_block = tile
     rows = tl.arange(0, BLOCK_M)
-    safe_rows = tl.where(rows < M, rows, 0)
+    safe_rows = rows % M
     cols = col_block * BLOCK_N + tl.arange(0, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)
 
@@ -81,7 +81,7 @@ def down_tile_0(
 ):
     k_slice = tile
     rows = tl.arange(0, BLOCK_M)
-    safe_rows = tl.where(rows < M, rows, 0)
+    safe_rows = rows % M
     ks = tl.arange(0, BLOCK_K)
     ranks = tl.arange(0, RP)
 
@@ -187,7 +187,7 @@ def up_0(
     row_block = tile % row_blocks
     col_block = tile // row_blocks
     rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
-    safe_rows = tl.where(rows < M, rows, 0)
+    safe_rows = rows % M
     cols = col_block * BLOCK_N + tl.arange(0, BLOCK_N)
 
     acc_tile = product_ptr + safe_rows[:, None] * N + cols[None, :]

@@ -48,7 +48,7 @@ def main_tile_0(
     tile = tile // K_SPLIT
     col_block = tile
     rows = tl.arange(0, BLOCK_M)
-    safe_rows = tl.where(rows < M, rows, 0)
+    safe_rows = rows % M
     cols = col_block * BLOCK_N + tl.arange(0, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)
 
@@ -88,7 +88,7 @@ def down_tile_0(
 ):
     k_slice = tile
     rows = tl.arange(0, BLOCK_M)
-    safe_rows = tl.where(rows < M, rows, 0)
+    safe_rows = rows % M
     ks = tl.arange(0, BLOCK_K)
     ranks = tl.arange(0, RP)
 
@@ -195,7 +195,7 @@ def up_0(
     ranks = tl.arange(0, RP)
     col_block = tile
     rows = tl.arange(0, BLOCK_M)
-    safe_rows = tl.where(rows < M, rows, 0)
+    safe_rows = rows % M
     cols = col_block * BLOCK_N + tl.arange(0, BLOCK_N)
 
     acc_tile = product_ptr + safe_rows[:, None] * N + cols[None, :]

@@ -59,7 +59,7 @@ def main_tile_0(
 ):
     col_block = tile
     rows = tl.arange(0, BLOCK_M)
-    safe_rows = tl.where(rows < M, rows, 0)
+    safe_rows = rows % M
     cols = col_block * BLOCK_N + tl.arange(0, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)
     ranks = tl.arange(0, RP)

@@ -72,7 +72,7 @@ def main_0(
     row_block = tile % row_blocks
     col_block = tile // row_blocks
     rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
-    safe_rows = tl.where(rows < M, rows, 0)
+    safe_rows = rows % M
     cols = col_block * BLOCK_N + tl.arange(0, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)
     ranks = tl.arange(0, RP)

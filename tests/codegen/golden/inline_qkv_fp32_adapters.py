@@ -78,7 +78,7 @@ def main_0(
     row_block = first_row_block + tile % group_size % group_rows
     col_block = tile % group_size // group_rows
     rows = row_block.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    safe_rows = tl.where(rows < M, rows, 0)
+    safe_rows = rows % M
     cols = col_block * BLOCK_N + tl.arange(0, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)
     ranks = tl.arange(0, RP)

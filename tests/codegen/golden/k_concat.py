@@ -45,7 +45,7 @@ def down_0(
     row_block = tile // K_SPLIT
     k_slice = tile % K_SPLIT
     rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
-    safe_rows = tl.where(rows < M, rows, 0)
+    safe_rows = rows % M
     ks = tl.arange(0, BLOCK_K)
     ranks = tl.arange(0, RP)
 
@@ -85,7 +85,7 @@ def up_0(
     tile = tl.program_id(0)
     row_block = tile
     rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
-    safe_rows = tl.where(rows < M, rows, 0)
+    safe_rows = rows % M
     ranks = tl.arange(0, RP)
 
     y_tile = y_ptr + safe_rows[:, None] * RP + ranks[None, :]

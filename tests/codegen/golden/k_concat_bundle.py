@@ -59,7 +59,7 @@ def down_0(
     tile = tl.program_id(0)
     row_block = tile
     rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
-    safe_rows = tl.where(rows < M, rows, 0)
+    safe_rows = rows % M
     ks = tl.arange(0, BLOCK_K)
     ranks0 = tl.arange(0, RP0)
     ranks1 = tl.arange(0, RP1)
@@ -125,7 +125,7 @@ def up_0(
     tile = tl.program_id(0)
     row_block = tile
     rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
-    safe_rows = tl.where(rows < M, rows, 0)
+    safe_rows = rows % M
     ranks0 = tl.arange(0, RP0)
     ranks1 = tl.arange(0, RP1)
     ranks2 = tl.arange(0, RP2)

@@ -59,7 +59,7 @@ def down_0(
     tile = tl.program_id(0)
     k_slice = tile
     rows = tl.arange(0, BLOCK_M)
-    safe_rows = tl.where(rows < M, rows, 0)
+    safe_rows = rows % M
     ks = tl.arange(0, BLOCK_K)
     ranks = tl.arange(0, RP)
 
@@ -108,7 +108,7 @@ def main_0(
     ranks = tl.arange(0, RP)
     col_block = tile
     rows = tl.arange(0, BLOCK_M)
-    safe_rows = tl.where(rows < M, rows, 0)
+    safe_rows = rows % M
     cols = col_block * BLOCK_N + tl.arange(0, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)
 

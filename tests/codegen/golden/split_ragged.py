@@ -47,7 +47,7 @@ def down_0(
     row_block = tile // K_SPLIT
     k_slice = tile % K_SPLIT
     rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
-    safe_rows = tl.where(rows < M, rows, 0)
+    safe_rows = rows % M
     ks = tl.arange(0, BLOCK_K)
     ranks = tl.arange(0, RP)
 
@@ -103,9 +103,9 @@ def main_0(
     row_block = first_row_block + tile % group_size % group_rows
     col_block = tile % group_size // group_rows
     rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
-    safe_rows = tl.where(rows < M, rows, 0)
+    safe_rows = rows % M
     cols = col_block * BLOCK_N + tl.arange(0, BLOCK_N)
-    safe_cols = tl.where(cols < N, cols, 0)
+    safe_cols = cols % N
     ks = tl.arange(0, BLOCK_K)
 
     # The low-rank product opens the accumulator, which rounds once, after the K loop.

@@ -50,7 +50,7 @@ def down_0(
     row_block = tile // K_SPLIT
     k_slice = tile % K_SPLIT
     rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
-    safe_rows = tl.where(rows < M, rows, 0)
+    safe_rows = rows % M
     ks = tl.arange(0, BLOCK_K)
     ranks = tl.arange(0, RP)
 
@@ -108,7 +108,7 @@ def main_0(
         row_block = first_row_block + tile % group_size % group_rows
         col_block = tile % group_size // group_rows
         rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
-        safe_rows = tl.where(rows < M, rows, 0)
+        safe_rows = rows % M
         cols = col_block * BLOCK_N + tl.arange(0, BLOCK_N)
 
         # The low-rank product opens the accumulator, which rounds once, after the K loop.
