@@ -12,6 +12,13 @@ def empty(word_ptr):
 
 
 @triton.jit
+def copy(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    """Each program copies one block of X."""
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets))
+
+
+@triton.jit
 def read_resident(x_ptr, sums_ptr, steps, BLOCKS: tl.constexpr, BLOCK: tl.constexpr):
     """Each program reads ``steps`` blocks of X, which stays in the L2; neighbours begin at different blocks."""
     program = tl.program_id(0)

@@ -10,7 +10,7 @@ from fusioncc.device import get_device
 from fusioncc.profile_file import to_json
 from fusioncc.runtime import timings
 from fusioncc.runtime.calibrate import calibrate
-from fusioncc.runtime.calibration_kernels import gemm, hand_over, read_resident
+from fusioncc.runtime.calibration_kernels import copy, gemm, hand_over, read_resident
 from fusioncc.runtime.executor import profile
 
 
@@ -41,6 +41,13 @@ def test_the_gemm_is_a_gemm(tile: tuple[int, int, int, int, int]) -> None:
     out = torch.empty_like(x)
     gemm[(size // m * (size // n),)](x, w, out, size, m, n, k, 8, num_warps=num_warps, num_stages=num_stages)
     torch.testing.assert_close(out, x @ w.T, rtol=2e-2, atol=2e-2)
+
+
+def test_the_copy_is_a_copy() -> None:
+    x = torch.randn(8 * timings.COPY_BLOCK, device="cuda")
+    out = torch.full_like(x, torch.nan)
+    copy[(8,)](x, out, timings.COPY_BLOCK)
+    assert torch.equal(out, x)
 
 
 def test_reads_and_flags() -> None:

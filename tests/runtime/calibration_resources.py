@@ -20,6 +20,7 @@ from tests.codegen.resources import DEVICES, assembled
 def cases(shared_bytes: int) -> Iterator[tuple[Any, dict[str, str], dict[str, int], dict[str, int]]]:
     """Kernel, types of its arguments, constants and options, as they are timed on a card."""
     yield kernels.empty, {"word_ptr": "*i32"}, {}, {}
+    yield kernels.copy, {"x_ptr": "*fp32", "out_ptr": "*fp32"}, {"BLOCK": timings.COPY_BLOCK}, {}
     constants = {"BLOCKS": 800, "BLOCK": timings.L2_BLOCK}
     yield kernels.read_resident, {"x_ptr": "*fp32", "sums_ptr": "*fp32", "steps": "i32"}, constants, {"num_warps": 8}
     yield kernels.hand_over, {"flag_ptr": "*i32", "rounds": "i32"}, {}, {"num_warps": 1}

@@ -19,7 +19,7 @@ from fusioncc.cli import app
 from fusioncc.device import get_device
 from fusioncc.errors import CalibrationError
 from fusioncc.runtime import calibrate, timings
-from fusioncc.runtime.calibration_kernels import gemm, hand_over, read_resident
+from fusioncc.runtime.calibration_kernels import copy, gemm, hand_over, read_resident
 from tests.test_calibration import CARD, TIMINGS
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ def test_kernels_fit(compiler_environment: dict[str, str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=compiler_environment)
     assert done.returncode == 0, done.stdout + done.stderr
     kernels = Counter(re.findall(r" (\d+): \d+ B shared", done.stdout))
-    assert kernels == dict.fromkeys(("80", "90", "100"), 3 + len(timings.TILES))
+    assert kernels == dict.fromkeys(("80", "90", "100"), 4 + len(timings.TILES))
 
 
 @pytest.mark.parametrize(("m", "n", "k", "group_m"), CASES)
@@ -40,6 +40,12 @@ def test_the_gemm_is_a_gemm(m: int, n: int, k: int, group_m: int) -> None:
     x, w, out = torch.randn(size, size), torch.randn(size, size), torch.full((size, size), torch.nan)
     gemm[(size // m * (size // n),)](x, w, out, size, m, n, k, group_m)
     torch.testing.assert_close(out, x @ w.T, rtol=1e-5, atol=1e-4)
+
+
+def test_the_copy_is_a_copy() -> None:
+    x, out = torch.randn(3 * 16), torch.full((3 * 16,), torch.nan)
+    copy[(3,)](x, out, 16)
+    assert torch.equal(out, x)
 
 
 def test_every_program_reads_all_its_blocks() -> None:
