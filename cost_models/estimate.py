@@ -41,8 +41,11 @@ def estimate(group: Group, schedule: Schedule, device: Device, tier: str = "fp32
         if cost is None:
             return None
         if launch.pool is not None and launch.pool.dependent and costs:
-            hidden = exposed_us(before, launch, cost, device) if before and hides(before, launch, device) else None
-            cost = started_early(costs.pop(), cost, hidden)
+            first = costs.pop()
+            hidden = (
+                exposed_us(before, first, launch, cost, device) if before and hides(before, launch, device) else None
+            )
+            cost = started_early(first, cost, hidden)
         if launch.waits:
             cost = pooled(cost, pool_launch(launch, cost, device))
         before = launch

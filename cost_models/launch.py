@@ -58,6 +58,8 @@ class Launch:
     ranks: tuple[RankBlock, ...] = ()
     slices: int = 1
     """Slices of partial sums that a ``join`` adds."""
+    product_slices: int = 0
+    """Slices of the product that a join without a K loop adds."""
     member: int = 0
     """The main member, or the first down member."""
     beside: bool = False

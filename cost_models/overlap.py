@@ -1,12 +1,12 @@
 """Time of launches that run at the same time: on streams of their own, or the next one started early."""
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, sqrt
 
 from fusioncc.cost_models import constants as c
 from fusioncc.cost_models.cost import Cost
 from fusioncc.cost_models.launch import Launch
-from fusioncc.cost_models.resources import RESERVED_BYTES, occupancy, shared_bytes
+from fusioncc.cost_models.resources import RESERVED_BYTES, occupancy, shared_bytes, step_bytes
 from fusioncc.cost_models.tiles import grid_tiles, k_steps
 from fusioncc.device import Device
 
@@ -28,13 +28,16 @@ def overlapped(costs: Sequence[Cost], device: Device) -> Cost:
     )
 
 
-def exposed_us(down: Launch, launch: Launch, cost: Cost, device: Device) -> float:
-    """What remains to be seen of a down pass beside main tiles that join last, us: they wait first when those of one
-    wave are through with their K loops, and where both run on one multiprocessor, its down tiles slow them."""
-    window = (cost.us - cost.launch) / max(cost.waves, 1.0)
-    waited = max(beside_us(down, launch) - c.EARLY_START_US - window, 0.0)
+def exposed_us(down: Launch, before: Cost, launch: Launch, cost: Cost, device: Device) -> float:
+    """What remains to be seen of a down pass (which costs ``before`` alone) beside main tiles that join last, us: they
+    wait first when those of one wave are through with their K loops; where both run on one multiprocessor, its down
+    tiles slow them; and what it reads from memory adds to what they read, which other terms hide in part. Never more
+    than the pass alone."""
+    busy = cost.us - cost.launch
+    waited = max(beside_us(down, launch) - c.EARLY_START_US - busy / max(cost.waves, 1.0), 0.0)
     shared = 0.0 if _elsewhere(down, launch, device) else all_steps(down) / device.multiprocessors
-    return waited + c.BESIDE_TAKES_US * shared
+    read = sqrt(busy**2 + (before.dram + cost.dram) ** 2 - cost.dram**2) - busy
+    return min(waited + c.BESIDE_TAKES_US * shared + read, before.us)
 
 
 def all_steps(launch: Launch) -> int:
@@ -45,7 +48,8 @@ def all_steps(launch: Launch) -> int:
 def beside_us(down: Launch, launch: Launch) -> float:
     """Time of a down tile beside the main tiles of ``launch``, us."""
     assert down.pool is not None and launch.pool is not None
-    step = max(c.BESIDE_TILE_US * (1 + len(down.ranks)), c.BESIDE_TMA_US if launch.pool.tile.tma else 0.0)
+    tiles = max(1 + len(down.ranks), step_bytes(down) / c.BESIDE_TILE_BYTES)
+    step = max(c.BESIDE_TILE_US * tiles, c.BESIDE_TMA_US if launch.pool.tile.tma else 0.0)
     return step * k_steps(down)
 
 

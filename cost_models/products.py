@@ -168,4 +168,4 @@ def up_tiles(
     launch = main_tiles(group, pool, main, "join", tier, downs, slices)
     x, weight = x_of(group), operand_tensors(f"w{main}", group.members[main].weight)
     reads = [tensor for tensor in launch.reads if tensor != x and tensor not in weight]
-    return replace(launch, reads=(fp32_product(group, main, k_split), *reads), k=0)
+    return replace(launch, reads=(fp32_product(group, main, k_split), *reads), k=0, product_slices=k_split)

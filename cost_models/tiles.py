@@ -8,7 +8,7 @@ from typing import Any
 from fusioncc.cost_models import constants as c
 from fusioncc.cost_models.cost import Cost
 from fusioncc.cost_models.launch import Launch
-from fusioncc.cost_models.resources import occupancy, step_bytes, warp_group_mma
+from fusioncc.cost_models.resources import columns, occupancy, step_bytes, warp_group_mma
 from fusioncc.cost_models.traffic import blocks, traffic
 from fusioncc.device import Device
 from fusioncc.schedule import TileConfig
@@ -67,7 +67,16 @@ def mma_fraction(launch: Launch, device: Device) -> float:
     rounding = c.TF32_RATE if launch.unit == "tf32" else 1.0
     tile = launch.pool.tile
     small = c.SMALL_TMA if tile.tma and tile.block_m * tile.block_n <= c.SMALL_TILE else 1.0
-    return c.EMITTED_MMA * rounding * small * (c.NO_WGMMA if _warp_level_hopper(launch, device) else 1.0)
+    groups = c.NO_WGMMA if _warp_level_hopper(launch, device) else _group_rows(launch, device)
+    return c.EMITTED_MMA * rounding * small * groups
+
+
+def _group_rows(launch: Launch, device: Device) -> float:
+    """Factor on the MMA rate of a Hopper tile whose warp groups have less than 64 rows each: they share its rows."""
+    assert launch.pool is not None
+    tile = launch.pool.tile
+    rows = columns(launch) if tile.swap_operands else tile.block_m
+    return c.SHARED_ROWS if device.capability == 90 and 64 <= rows < 16 * tile.num_warps else 1.0
 
 
 def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | None:
@@ -90,7 +99,9 @@ def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | No
     multiprocessors = min(workers or device.multiprocessors, device.multiprocessors)
     spread, busiest = tiles / multiprocessors, max(shares(tiles, multiprocessors))
 
-    dram = (moved := traffic(launch, warm, device, pool.tile.block_m, pool.group_m)).dram_us(device)
+    moved = traffic(launch, warm, device, pool.tile.block_m, pool.group_m)
+    looped = pool.tile.one_row and launch.body != "down" and not pool.unrolls(launch.k)
+    dram = moved.dram_us(device) * (c.ROW_LOOP if looped else 1.0)
     tile_l2 = sum(grid.tiles * grid.l2 for grid in grids) / tiles
     tile_mma = sum(grid.tiles * grid.mma for grid in grids) / tiles
     fluid = max(dram, spread * tile_l2, spread * tile_mma)
@@ -102,7 +113,7 @@ def grid_cost(launch: Launch, warm: frozenset[str], device: Device) -> Cost | No
     last = pool.tile.tma and pool.joins_last  # of all its tiles, a program hides none of the joins behind a K loop
     mean = sum(grid.tiles * each for grid, each in zip(grids, joins, strict=True)) / tiles
     join = busiest * mean if last else max(joins)
-    power = c.TMA_SUSTAINED if pool.tile.tma else c.POINTER_SUSTAINED
+    power = (c.TMA_SUSTAINED if pool.tile.tma else c.POINTER_SUSTAINED) * _group_rows(launch, device)
     sustained = spread * tile_mma * mma_fraction(launch, device) / power
     return Cost(
         dram=dram,
@@ -183,13 +194,18 @@ def flops_rate(launch: Launch, device: Device) -> float:
 
 def _join_us(launch: Launch) -> float:
     """What a join costs beyond the chain of its program, us: the last programs have nothing to hide it."""
-    if launch.body != "join":
+    if launch.body != "join" or not launch.k:
         return 0.0
+    return join_us(launch) if launch.joins_last else slice_us(launch) * launch.slices
+
+
+def join_us(launch: Launch) -> float:
+    """What the join of one tile behind its K loop takes, us."""
     assert launch.pool is not None
-    read = slice_us(launch) * launch.slices
-    if not launch.joins_last:
-        return read
-    return read + (c.TMA_JOIN_US if launch.pool.tile.tma and launch.pool.joins_last else c.LAST_JOIN_US)
+    tile = launch.pool.tile
+    return slice_us(launch) * launch.slices + (
+        c.ROW_JOIN_US if tile.one_row else c.TMA_JOIN_US if tile.tma else c.LAST_JOIN_US
+    )
 
 
 def slice_us(launch: Launch) -> float:
@@ -202,9 +218,13 @@ def _chain_us(launch: Launch, steps: int, device: Device) -> float:
     """Time of one program whose loads nobody else delays: opening the accumulator and the K loop, us."""
     assert launch.pool is not None
     step = c.LOAD_LATENCY_US / max(1, launch.pool.tile.num_stages - 1)
-    if launch.unit == "tf32" or (launch.body == "inline" and _warp_level_hopper(launch, device)):
+    if launch.unit == "tf32":
+        step += c.ROUNDED_LOAD_US
+    elif launch.body == "inline" and _warp_level_hopper(launch, device):
         step += c.EXPOSED_LOAD_US
     if launch.pool.tile.one_row:
         return steps * c.ROW_STEP_US if launch.body == "down" else c.ROW_LATENCY_US
+    if not steps:
+        return c.LAST_JOIN_US + c.ADDED_SLICE_US * (launch.slices + launch.product_slices)
     opens = launch.body == "join" and not launch.joins_last
     return steps * step + (c.JOIN_US if opens else 0.0)

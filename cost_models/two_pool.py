@@ -15,7 +15,7 @@ from fusioncc.cost_models.launches import launches
 from fusioncc.cost_models.overlap import beside_us
 from fusioncc.cost_models.pools import MainTiles, PoolLaunch, makespan_and_tail
 from fusioncc.cost_models.resources import occupancy
-from fusioncc.cost_models.tiles import grid_cost, grid_tiles, program_us, slice_us
+from fusioncc.cost_models.tiles import grid_cost, grid_tiles, join_us, program_us
 from fusioncc.cost_models.traffic import warm_names
 from fusioncc.device import Device
 from fusioncc.group import Group
@@ -40,9 +40,9 @@ def pool_launch(launch: Launch, cost: Cost, device: Device, memory: float = 0.0)
     sharing = min(occupancy(launch, device), ceil(programs / device.multiprocessors))
     drawn = memory * cost.dram / cost.l2 * programs / (sharing * device.multiprocessors)
     main_us = sum(map(mul, tiles, (program_us(part, drawn, sharing, device) for part in mains))) / sum(tiles)
-    join_us = max(_join_us(part) for part in mains) / sharing
+    join = max(join_us(part) if part.body == "join" else 0.0 for part in mains) / sharing
     if not launch.waits:
-        return PoolLaunch(workers, 0, members, 0, 0.0, main_us + join_us)
+        return PoolLaunch(workers, 0, members, 0, 0.0, main_us + join)
     down = next(part for part in launch.parts if part.body == "down")
     assert down.pool is not None
     return PoolLaunch(
@@ -52,8 +52,8 @@ def pool_launch(launch: Launch, cost: Cost, device: Device, memory: float = 0.0)
         down_tiles=grid_tiles(down),
         down_us=max(program_us(down, drawn, sharing, device), beside_us(down, launch)),
         main_us=main_us,
-        join_us=join_us,
-        atomic_us=c.ATOMIC_US,
+        join_us=join,
+        atomic_us=device.flag_us,
         k_split=down.pool.k_split,
         late=down.pool.late,
         chunk=launch.pool.chunk,
@@ -85,14 +85,6 @@ def with_wait(cost: Cost, launch: Launch, device: Device) -> Cost:
     pools = pool_launch(launch, cost, device)
     joins = (ceil(pools.tiles / pools.programs) - 1) * (pools.tile_us - pools.main_us)
     return replace(cost, latency=cost.latency + joins + max(pools.flags_us - pools.main_us, 0.0))
-
-
-def _join_us(part: Launch) -> float:
-    """What a worker spends on the join of one tile behind its K loop, us."""
-    assert part.pool is not None
-    if part.body != "join":
-        return 0.0
-    return (c.TMA_JOIN_US if part.pool.tile.tma else c.LAST_JOIN_US) + slice_us(part) * part.slices
 
 
 def _main_tiles(part: Launch) -> MainTiles:

@@ -5,22 +5,15 @@ from dataclasses import dataclass, field, replace
 
 from fusioncc.figures import Device
 
-COPY_FRACTION = 0.89
-"""Copy bandwidth over the datasheet's: 4260 of 4800 GB/s, measured on an H200."""
-MMA_FRACTION = 0.76
-"""Rate of a large GEMM over the datasheet's: 750 of 989 TFLOP/s, measured on an H200 (power-limited)."""
-FP32_FRACTION = 0.9
-"""The same without tensor cores. Assumed."""
-L2_BYTES_CLOCK = 10500 / (132 * 1.98)
-"""L2 bytes that a multiprocessor gets in one clock. No datasheet gives it. Fitted, not measured: 10500 GB/s on an
-H200 (132 multiprocessors at 1.98 GHz), below which its GEMM times at 256 to 8192 rows would be out of reach; other
-cards assumed alike."""
-LAUNCH_US = 1.5
-"""Gap between two kernels in graph replay, as seen on an H200; taken for every card."""
-EVENTS_US = 3.0
-"""Assumed, for every card."""
-FLAG_US = 1.0
-"""Assumed, for every card: a write and a read through the L2."""
+COPY_FRACTION, MMA_FRACTION, TF32_FRACTION, FP32_FRACTION = 0.839, 0.688, 0.728, 0.745
+"""What runs over the datasheet's peak, for a copy and for large vendor GEMMs in bf16, tf32 and fp32: 4027 of 4800 GB/s,
+680 of 989, 360 of 494.5 and 49.9 of 67 TFLOP/s, as ``fusioncc calibrate`` measured them on an H200."""
+L2_BYTES_CLOCK = 11911.8 / (132 * 1.98)
+"""L2 bytes that a multiprocessor gets in one clock. No datasheet gives it. Measured likewise: 11912 GB/s on an H200
+(132 multiprocessors at 1.98 GHz)."""
+LAUNCH_US, EVENTS_US, FLAG_US = 0.66, 0.2, 0.53
+"""One more kernel in a row, a fork and a join by events beyond that, a flag from one program to another. Measured
+likewise."""
 REGISTERS_SM = 65536
 """Every compute capability from 5.0 on."""
 GUIDE = "CUDA programming guide, compute capabilities"
@@ -85,25 +78,24 @@ def _from_datasheet(name: str) -> Device:
     def source(figure: str) -> str:
         return sheet.other.get(figure, sheet.chip)
 
-    def peak(figure: str, value: str, fraction: float, why: str = "as bf16 reached on an H200, assumed alike") -> str:
-        return f"{sheet.other.get(figure, sheet.product)}: {value}, times {fraction} {why}"
+    def peak(figure: str, value: str, fraction: float) -> str:
+        reached = f"times {fraction} as reached on an H200, assumed alike"
+        return f"{sheet.other.get(figure, sheet.product)}: {value}, {reached}"
 
     sources = {
         "capability": GUIDE,
         "multiprocessors": source("multiprocessors"),
-        "dram_gbps": peak("dram_gbps", f"{sheet.memory:g} GB/s", COPY_FRACTION, "as reached on an H200, assumed alike"),
-        "l2_gbps": f"assumed: {L2_BYTES_CLOCK:.1f} bytes a clock and multiprocessor, as fitted on an H200, times "
+        "dram_gbps": peak("dram_gbps", f"{sheet.memory:g} GB/s", COPY_FRACTION),
+        "l2_gbps": f"assumed: {L2_BYTES_CLOCK:.1f} bytes a clock and multiprocessor, as measured on an H200, times "
         f"{sheet.clock:g} GHz ({source('l2_gbps')})",
         "l2_bytes": source("l2_bytes"),
         "shared_bytes": GUIDE,
         "shared_bytes_sm": GUIDE,
         "registers_sm": GUIDE,
         "bf16_tflops": peak("bf16_tflops", f"{bf16:g} TFLOP/s", MMA_FRACTION),
-        "tf32_tflops": peak("tf32_tflops", f"{tf32:g} TFLOP/s", MMA_FRACTION),
-        "fp32_tflops": peak("fp32_tflops", f"{fp32:g} TFLOP/s", FP32_FRACTION, "assumed"),
-        "launch_us": "assumed to be that of an H200",
-        "events_us": "assumed",
-        "flag_us": "assumed",
+        "tf32_tflops": peak("tf32_tflops", f"{tf32:g} TFLOP/s", TF32_FRACTION),
+        "fp32_tflops": peak("fp32_tflops", f"{fp32:g} TFLOP/s", FP32_FRACTION),
+        **dict.fromkeys(("launch_us", "events_us", "flag_us"), "assumed to be that of an H200"),
     }
     return Device(
         name=name,
@@ -116,7 +108,7 @@ def _from_datasheet(name: str) -> Device:
         shared_bytes_sm=whole << 10,
         registers_sm=REGISTERS_SM,
         bf16_tflops=round(bf16 * MMA_FRACTION, 1),
-        tf32_tflops=round(tf32 * MMA_FRACTION, 1),
+        tf32_tflops=round(tf32 * TF32_FRACTION, 1),
         fp32_tflops=round(fp32 * FP32_FRACTION, 1),
         launch_us=LAUNCH_US,
         events_us=EVENTS_US,
@@ -125,24 +117,34 @@ def _from_datasheet(name: str) -> Device:
     )
 
 
-def _measured(base: Device, sources: Mapping[str, str], **figures: float) -> Device:
-    """``base`` with measured figures in place of the datasheet's."""
-    return replace(base, **figures, sources={**base.sources, **sources})  # type: ignore[arg-type]
-
-
 MEASURED = {
-    "h200": _measured(
-        _from_datasheet("h200"),
-        {
-            "dram_gbps": "measured on an H200: a device copy, read and write, in graph replay (torch 2.11)",
-            "bf16_tflops": "measured on an H200: a vendor GEMM of 8192 cubed on random data (torch 2.11)",
-            "l2_gbps": "fitted to GEMM times measured on an H200 at 256 to 8192 rows",
-            "launch_us": "as seen on an H200 in graph replay",
-        },
-        dram_gbps=4260.0,
-        bf16_tflops=750.0,
-    )
+    "h200": {
+        "dram_gbps": 4026.7,
+        "l2_gbps": 11911.8,
+        "bf16_tflops": 680.2,
+        "tf32_tflops": 360.2,
+        "fp32_tflops": 49.9,
+        "launch_us": 0.66,
+        "events_us": 0.2,
+        "flag_us": 0.53,
+        "tile_tflops": (
+            ("16x128x64", 155.1),
+            ("32x128x64", 257.5),
+            ("64x64x64", 346.4),
+            ("64x128x64", 442.3),
+            ("128x128x64", 520.1),
+            ("128x256x64", 607.8),
+        ),
+    }
 }
-"""Profiles in which measured figures replace the datasheet's."""
+"""What ``fusioncc calibrate`` measured on a card, in the place of the datasheet's."""
+MEASURED_ON = {"h200": "measured by fusioncc calibrate on NVIDIA H200, driver 580.159.04, 2026-11-30"}
 
-PROFILES: dict[str, Device] = {name: _from_datasheet(name) for name in DATASHEETS} | MEASURED
+
+def _profile(name: str) -> Device:
+    device, measured = _from_datasheet(name), MEASURED.get(name, {})
+    sources = {**device.sources, **dict.fromkeys(measured, MEASURED_ON.get(name, ""))}
+    return replace(device, **measured, sources=sources)  # type: ignore[arg-type]
+
+
+PROFILES: dict[str, Device] = {name: _profile(name) for name in DATASHEETS}

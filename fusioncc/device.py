@@ -83,13 +83,18 @@ def _scaled(base: Device, name: str, capability: int, multiprocessors: int, shar
     how = f"scaled from {base.name} by {multiprocessors}/{base.multiprocessors} multiprocessors"
     driver = ("capability", "multiprocessors", "l2_bytes", "shared_bytes")
     sources = {
-        **{figure: f"as for {base.name}: {source}" for figure, source in base.sources.items()},
+        **{
+            figure: f"as for {base.name}: {source}"
+            for figure, source in base.sources.items()
+            if figure != "tile_tflops"
+        },
         **dict.fromkeys(SCALED, how),
         **dict.fromkeys(driver, "as the driver reports it"),
         "shared_bytes_sm": "assumed: 1 KiB more than the driver reports for one program",
     }
     return replace(
         base,
+        tile_tflops=(),  # measured on all of that card
         name="-".join(re.findall(r"[a-z0-9]+", name.lower())),
         capability=capability,
         multiprocessors=multiprocessors,

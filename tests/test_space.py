@@ -10,12 +10,14 @@ from fusioncc.autotune import best, choose, knobs, pick, rank, ranked_pools, spa
 from fusioncc.autotune.kinds import BATCHED, KINDS, NO_BRANCH, bundles
 from fusioncc.codegen import check
 from fusioncc.cost_models import estimate
+from fusioncc.cost_models.launches import launches
+from fusioncc.cost_models.overlap import hides
 from fusioncc.cost_models.resources import accumulators, shared_bytes
 from fusioncc.device import get_device
 from fusioncc.group import Group
 from fusioncc.packing import PACKED
 from fusioncc.passes.plan_groups import WITHOUT_KERNEL
-from fusioncc.schedule import SCHEDULES, Candidate, Schedule
+from fusioncc.schedule import SCHEDULES, Candidate, Pool, Schedule, TileConfig
 from tests.cost_models.groups import bundle, lora
 
 H200 = get_device("h200")
@@ -96,6 +98,49 @@ def test_the_tiles_of_a_bundle_suit_every_member(kind: str, dtypes: tuple[str, s
     found = best(mixed, H200, kind)
     assert found is not None
     check(mixed, found[0], "fp32")
+
+
+def shape(pool: Pool) -> tuple[int, int, int]:
+    return pool.tile.block_m, pool.tile.block_n, pool.tile.block_k
+
+
+def test_short_steps_are_for_large_tiles_and_for_what_nothing_else_fits() -> None:
+    narrow, large = TileConfig(64, 128, 32), TileConfig(64, 256, 32, 8)
+    assert knobs.short(narrow, 2, 128) == "K steps of less than 128 bytes"
+    assert knobs.short(replace(narrow, block_k=64), 2, 128) == knobs.short(narrow, 4, 128) == ""
+    assert knobs.short(large, 2, 128) == knobs.short(narrow, 2, 64) == ""
+    group = lora(64, 4096, 4096, 16)
+    (space,) = spaces(group, H200, "inline", KINDS["inline"].ways(group, H200)[0])
+    assert space.pruned["K steps of less than 128 bytes"] > 50
+    for depth in (20, 32):  # less than a line
+        shallow = lora(64, depth, 256, 16)
+        (space,) = spaces(shallow, H200, "inline", KINDS["inline"].ways(shallow, H200)[0])
+        assert {(16, 32, 32), (64, 64, 32)} <= {shape(choice.pools[0]) for choice in space.legal}
+    deep = lora(64, 64, 64, 8)  # its members are too small for the longer tiles of two_pool
+    (products,) = spaces(deep, H200, "two_pool", KINDS["two_pool"].ways(deep, H200)[0])
+    assert {pool.tile.block_k for choice in products.legal for pool in choice.pools if pool.role == "main"} == {32}
+
+
+def test_a_wide_pass_takes_shorter_steps() -> None:
+    main = TileConfig(64, 128, 128, 4, 4)
+    assert [knobs.down_step(main, row) for row in (32, 511, 512)] == [128, 128, 64]
+    assert knobs.down_step(replace(main, block_k=32), 512) == 32, "a compensated sum"
+    for dtype, ranks, step in (("bf16", (128,), 128), ("bf16", (128, 128), 64), ("fp32", (128,), 64)):
+        group = bundle(64, 4096, *((4096, rank) for rank in ranks), adapter=dtype)
+        for kind in ("two_pool", "horizontal"):
+            found = best(group, H200, kind)
+            assert found is not None
+            assert {pool.tile.block_k for pool in found[0].pools if pool.role == "down"} == {step}
+
+
+@pytest.mark.parametrize("m", [1024, 2048, 8192])
+@pytest.mark.parametrize("n", [4096, 14336])
+def test_the_down_pass_of_many_rows_is_one_that_hides(m: int, n: int) -> None:
+    group = lora(m, 4096, n, 16)
+    found = best(group, H200, "split")
+    assert found is not None
+    down, main = launches(group, found[0])
+    assert hides(down, main, H200)
 
 
 def test_ways_to_divide_the_mains() -> None:

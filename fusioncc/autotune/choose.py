@@ -22,8 +22,9 @@ from fusioncc.schedule import Candidate, Estimate, Pool, Schedule
 Pools = tuple[Pool, ...]
 """The pools of one launch."""
 ON_REQUEST = ("streams", "two_pool", "k_concat", "merged")
-"""Kinds that run only when they are asked for: ``merged`` copies weights, and the others were at best 3 % ahead of
-``split`` on an H200 (8192 rows, within the spread), though the model sees them win here and there."""
+"""Kinds that run only when they are asked for: ``merged`` copies weights and ``k_concat`` moves them; ``streams`` is
+opaque to Inductor; and ``two_pool``, whose programs wait for one another, was 0.82 to 1.09 times ``split`` on layers of
+1000 rows and more (``benchmarks/results/cost_model.json``), but 1 % ahead to 12 % behind in ``lora_linear.json``."""
 MIN_GAIN = 0.015
 """An emitted schedule must be predicted this much faster than ``library``: less is within the model's error."""
 PLAIN_GAIN = 0.1
@@ -108,8 +109,8 @@ def next_best(
 
 
 def _held(pools: Pools) -> float:
-    """Elements of its tile that a thread holds, in the largest of the pools."""
-    return max(pool.tile.elements_a_thread for pool in pools)
+    """Elements of its tiles that a thread holds, of all pools: any of them may be the one that spills."""
+    return sum(pool.tile.elements_a_thread for pool in pools)
 
 
 @lru_cache(maxsize=1024)
@@ -178,8 +179,8 @@ def _in_order(
 ) -> list[_Timed]:
     """What one launch may be, best first, by what it adds to the time of the schedule. A down pass is given what the
     ``consumer`` of its partial sums prefers to be; most are hidden, and of equal ones that with the fewest K steps in
-    all programs comes first. Of other launches the shorter does. Persistent main tiles that may hide a down pass leave
-    room for the best of those ``before`` them (others find it in time)."""
+    all programs comes first. Of other launches the shorter does, of equal ones that with the least latency. Persistent
+    main tiles that may hide a down pass leave room for the best of those ``before`` them (others find it in time)."""
 
     def us(each: _Timed) -> float:
         pool = each.choice.launch.pool
@@ -188,13 +189,21 @@ def _in_order(
         alone = each.cost.us if consumer is None else _seen_us(each, consumer, device)
         return alone + hidden + _added_later(consumers, each.choice.pools, consumer)
 
-    return sorted(choices, key=lambda each: (us(each), all_steps(each.choice.launch) if consumer else 0, each.cost.us))
+    def key(each: _Timed) -> tuple[float, ...]:
+        return round(us(each), 6), all_steps(each.choice.launch) if consumer else 0, *preference(each.cost)
+
+    return sorted(choices, key=key)
+
+
+def preference(cost: Cost) -> tuple[float, float]:
+    """What a launch by itself is ranked by. Where power binds, which hides the rest, the latency tells them apart."""
+    return round(cost.us, 6), cost.latency
 
 
 def _seen_us(down: _Timed, consumer: _Timed, device: Device) -> float:
     """What is seen of a launch in front of another, us."""
     if hides(down.choice.launch, consumer.choice.launch, device):
-        return exposed_us(down.choice.launch, consumer.choice.launch, consumer.cost, device)
+        return exposed_us(down.choice.launch, down.cost, consumer.choice.launch, consumer.cost, device)
     return down.cost.us
 
 

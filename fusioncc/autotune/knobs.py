@@ -15,6 +15,10 @@ BLOCK_K = (32, 64, 128)
 WARPS = (4, 8)
 STAGES = (2, 3, 4, 5, 7)
 DOWN_STAGES = (3, 5)
+LINE_BYTES, LARGE_TILE = 128, 64 * 256
+"""Bytes of a line of the L2: a K step loads as much at least of each row of the operand with the wider elements. And
+elements of a tile from which it may be less, since shared memory may hold no longer steps. Smaller tiles were never
+best so (49 groups measured on an H200, 1 to 16384 rows), and took 1.4 times the best where predicted to be."""
 LARGE_STEP = 24576
 """Elements of X and W in a K step from which two stages may be all that fits; smaller steps were never best so."""
 K_SPLIT = (1, 2, 4, 8, 16, 32)
@@ -25,6 +29,8 @@ MIN_ACCUMULATORS = 4
 """Fewer leave most of a warp's MMA idle."""
 SHORT_PASS = 1024
 """K up to which a down pass beside main tiles need not be cut."""
+WIDE_PASS = 512
+"""Bytes of one row of all A side by side from which a long K step of a down tile does not fit with several stages."""
 ROW_DOWN_STEPS = (128, 256)
 ROW_COLUMNS = (1, 2, 4)
 ROW_STEPS = (2048, 4096)
@@ -119,9 +125,12 @@ def joins_last(tile: TileConfig, early: bool) -> bool:
     return tile.one_row or (early and (tile.tma or tile.block_m <= WAITING_ROWS))
 
 
-def down_step(tile: TileConfig) -> int:
-    """K step of down tiles beside such a main tile: longer, as they are narrow, unless short steps were wanted."""
-    return tile.block_k if tile.block_k <= COMPENSATED_STEP else 128
+def down_step(tile: TileConfig, row: int) -> int:
+    """K step of down tiles beside such a main tile, where a row of all A has so many bytes: long, as they are narrow,
+    unless short steps were wanted."""
+    if tile.block_k <= COMPENSATED_STEP:
+        return tile.block_k
+    return 128 if row < WIDE_PASS else 64
 
 
 def oversized(tile: TileConfig, m: int, n: int, k: int) -> str:
@@ -129,6 +138,14 @@ def oversized(tile: TileConfig, m: int, n: int, k: int) -> str:
     for block, size, name in ((tile.block_m, m, "M"), (tile.block_n, n, "N"), (tile.block_k, k, "K")):
         if block > 16 and block >= 2 * size:
             return f"block is at least twice {name}"
+    return ""
+
+
+def short(tile: TileConfig, element: int, least: int) -> str:
+    """Whether a K step of elements of so many bytes loads less than ``least`` of a row; empty if not, and for tiles
+    whose steps are large."""
+    if tile.block_k * element < least and tile.block_m * tile.block_n < LARGE_TILE:
+        return f"K steps of less than {least} bytes"
     return ""
 
 

@@ -45,10 +45,16 @@ def spaces(group: Group, device: Device, kind: str, steps: tuple[Step, ...], tie
 
 
 def _space(step: Step, base: Launch, device: Device) -> Space:
+    """Short K steps are for launches that nothing else fits."""
+    found = _pruned(step, base, device, knobs.LINE_BYTES)
+    return found if found.legal else _pruned(step, base, device, 0)
+
+
+def _pruned(step: Step, base: Launch, device: Device, least: int) -> Space:
     pruned: Counter[str] = Counter()
     legal = []
     for pools in step.pools():
-        reason = _oversized(base, pools)  # asked first: no launch has to be made for it
+        reason = _unsuited(base, pools, least)  # asked first: no launch has to be made for it
         if not reason:
             launch = with_pools(base, pools)
             reason = knobs.prune(launch, device)
@@ -59,14 +65,17 @@ def _space(step: Step, base: Launch, device: Device) -> Space:
     return Space(tuple(legal), len(legal) + pruned.total(), dict(pruned), step.consumers)
 
 
-def _oversized(base: Launch, pools: tuple[Pool, ...]) -> str:
-    """Why a tile is out of proportion to its members, of which the widest counts."""
+def _unsuited(base: Launch, pools: tuple[Pool, ...], least: int) -> str:
+    """Why a tile does not suit its members, of which the widest counts: its size, or a K step of less than ``least``
+    bytes."""
+    element = max(max(part.x_element, part.w_element) for part in base.parts)
     for pool in pools:
         down = pool.role == "down"
         parts = [part for part in base.parts if (part.body == "down") == down and part.member in pool.members]
         columns = pool.tile.block_n if down else max(part.n for part in parts)
         depth = -(-parts[0].k // pool.k_split) or pool.tile.block_k
-        reason = knobs.oversized(pool.tile, parts[0].m, columns, depth)
+        whole = min(least, parts[0].k * element)
+        reason = knobs.oversized(pool.tile, parts[0].m, columns, depth) or knobs.short(pool.tile, element, whole)
         if reason:
             return reason
     return ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from fusioncc.autotune import knobs
 from fusioncc.descriptors import TMA_CAPABILITY, refusal
 from fusioncc.device import DEPENDENT_CAPABILITY, Device
-from fusioncc.group import Group
+from fusioncc.group import DTYPE_BYTES, Group
 from fusioncc.schedule import UNROLLED_SLICES, Pool, TileConfig, overwrites_x, padded_rank
 
 
@@ -37,6 +37,11 @@ def starts_early(group: Group, device: Device) -> bool:
     """Whether the main launch of the group may start while its down launch still runs: the graph makes no operand."""
     read = (group.members[index].weight for index in (*group.mains, *group.downs))
     return device.capability >= DEPENDENT_CAPABILITY and not any(weight.made for weight in read)
+
+
+def row_bytes(group: Group, downs: tuple[int, ...]) -> int:
+    """Bytes of one row of all A side by side, ranks padded as in a tile."""
+    return sum(padded_rank(group.members[each].n) * DTYPE_BYTES[group.members[each].weight.dtype] for each in downs)
 
 
 def down_side(group: Group, downs: tuple[int, ...], tile: TileConfig, *, stored: bool = False) -> TileConfig:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import ceil, inf
 
 from fusioncc.autotune import knobs
-from fusioncc.autotune.step import Step, down_side, tma_workers
+from fusioncc.autotune.step import Step, down_side, row_bytes, tma_workers
 from fusioncc.cost_models.launch import Launch
 from fusioncc.cost_models.launches import launches
 from fusioncc.cost_models.pools import PoolLaunch
@@ -32,13 +32,14 @@ SIMULATED = 2
 def two_pool_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
     """One way: all main members and their downs in one launch."""
     downs = group.downs
-    columns = max(padded_rank(group.members[down].n) for down in downs)
+    ranks = [padded_rank(group.members[down].n) for down in downs]
     saved = any(branch.saved for branch in group.branches)
     tiles = [*(knobs.TMA_TILES if tma_workers(group, group.mains, device) else ()), *knobs.SIDE_TILES]
 
     def pools() -> Iterator[Pools]:
         for tile in tiles:
-            down = replace(tile, block_n=columns, block_k=knobs.down_step(tile), tma=False, epilogue_subtiles=1)
+            step = knobs.down_step(tile, row_bytes(group, downs))
+            down = replace(tile, block_n=max(ranks), block_k=step, tma=False, epilogue_subtiles=1)
             whole = (Pool("down", downs, down_side(group, downs, down), 0), Pool("main", group.mains, tile, 0))
             resident = _resident(group, whole, device)
             for k_split in (1,) if saved else knobs.K_SPLIT:

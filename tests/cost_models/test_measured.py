@@ -71,7 +71,3 @@ def test_which_loops_overwrite_x() -> None:
     ]
     many = TileConfig(64, 32, 64)
     assert not overwrites_x(many, (16,)) and overwrites_x(many, (16,), stored=True)
-
-
-def test_small_n_prefers_one_launch() -> None:
-    assert pick(rank(lora(64, 4096, 4096, 16), H200)).kind == "inline"

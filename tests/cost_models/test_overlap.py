@@ -9,7 +9,8 @@ from fusioncc.cost_models import estimate
 from fusioncc.cost_models.cost import Cost
 from fusioncc.cost_models.launch import Launch
 from fusioncc.cost_models.launches import launches
-from fusioncc.cost_models.overlap import all_steps, exposed_us, hides, overlapped
+from fusioncc.cost_models.overlap import all_steps, beside_us, exposed_us, hides, overlapped
+from fusioncc.cost_models.tiles import k_steps
 from fusioncc.device import get_device
 from fusioncc.schedule import Pool, Schedule, TileConfig
 from tests.cost_models.groups import bundle, lora
@@ -95,7 +96,31 @@ def test_a_hidden_pass_takes_from_the_main_tiles_beside_it_for_each_of_its_steps
     few, main = down_and_main(8192, tile, TileConfig(64, 16, 64, 4, 3), k_split=4)
     many, _ = down_and_main(8192, tile, replace(NARROW, block_k=64, num_stages=2), k_split=4)
     assert (all_steps(few), all_steps(many)) == (32 * 16, 128 * 16)
-    more = exposed_us(many, main, cost, H200) - exposed_us(few, main, cost, H200)
+    more = exposed_us(many, LATE, main, cost, H200) - exposed_us(few, LATE, main, cost, H200)
     assert more == pytest.approx(0.2 * 96 * 16 / 132)
-    apart = down_and_main(4096, tile, TileConfig(64, 16, 64, 4, 3), k_split=4)
-    assert exposed_us(*apart, cost, H200) == 0.0, "64 main tiles leave 68 multiprocessors"
+    few, main = down_and_main(4096, tile, TileConfig(64, 16, 64, 4, 3), k_split=4)
+    free = replace(LATE, dram=0.0)
+    assert exposed_us(few, free, main, cost, H200) == 0.0, "64 main tiles leave 68 multiprocessors"
+
+
+def test_what_a_hidden_pass_reads_adds_to_the_memory_of_the_main_tiles() -> None:
+    """All of it where nothing else binds, little where the MMA does, and never more than the pass alone."""
+    tile = replace(WHOLE, epilogue_subtiles=2)
+    few, main = down_and_main(4096, tile, TileConfig(64, 16, 64, 4, 3), k_split=4)
+    idle = replace(BUSY, l2=0.0, mma=0.0, latency=0.0, tail=0.0)
+    assert exposed_us(few, LATE, main, idle, H200) == pytest.approx(LATE.dram)
+    bound = exposed_us(few, LATE, main, replace(BUSY, mma=100.0), H200)
+    assert 0.0 < bound < 0.3 * LATE.dram
+    short = replace(LATE, dram=0.1, l2=0.0, mma=0.0, latency=0.0, launch=0.0)
+    slow, beside = down_and_main(8192, tile, replace(NARROW, block_k=32, num_stages=2), k_split=1)
+    assert exposed_us(slow, short, beside, idle, H200) == short.us
+
+
+def test_a_step_of_many_bytes_takes_the_time_of_more_tiles() -> None:
+    """X [64, 128] and A [128, 16] in bf16 are 20 KiB, X [128, 128] and A [128, 128] are 64."""
+    narrow, main = down_and_main(4096, TileConfig(64, 64, 128, 4, 3), NARROW)
+    group = lora(64, 4096, 4096, 128)
+    wide = Pool("down", (1,), TileConfig(128, 128, 128, 4, 3), 0, k_split=8)
+    mains = Pool("main", (0,), TileConfig(64, 64, 128, 4, 3), 1, dependent=True, joins_last=True)
+    first, second = launches(group, Schedule("split", (wide, mains)))
+    assert beside_us(first, second) / k_steps(first) == pytest.approx(2 * beside_us(narrow, main) / k_steps(narrow))

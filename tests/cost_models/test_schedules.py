@@ -1,6 +1,6 @@
 """The model on layers and bundles with several tiles each, as ``benchmarks/results/schedules.json`` has them: its first
-choice against the best that was timed, and its times against theirs. ``TMA_JOIN_US``, ``BESIDE_TMA_US``, ``SMALL_TMA``
-and what power sustains were chosen with these times in view."""
+choice against the best that was timed, and its times against theirs. The constants that are "fitted on the layers" were
+chosen with these times in view; ``tests/benchmarks/test_results.py`` has layers that check them."""
 
 import json
 import math

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from fusioncc.autotune import pick, rank
+from fusioncc.autotune.choose import preference
+from fusioncc.cost_models.cost import Cost
 from fusioncc.cost_models.launch import Launch
 from fusioncc.cost_models.launches import launches
 from fusioncc.cost_models.products import down_launch
@@ -56,35 +58,36 @@ def launch_of(row: dict[str, Any]) -> Launch | None:
 
 
 @pytest.fixture(scope="module")
-def timed() -> dict[Key, list[tuple[float, float]]]:
-    """``(predicted, measured)`` us of every launch, by shape and kind."""
-    found: dict[Key, list[tuple[float, float]]] = defaultdict(list)
+def timed() -> dict[Key, list[tuple[Cost, float]]]:
+    """Predicted cost and measured us of every launch, by shape and kind."""
+    found: dict[Key, list[tuple[Cost, float]]] = defaultdict(list)
     for row in json.loads(SWEEP.read_text())["rows"]:
         launch = launch_of(row) if "us" in row and row["kind"] != "gemm_alone" else None
         cost = grid_cost(launch, frozenset(), H200) if launch is not None else None
         if cost is not None:
-            found[tuple(row["shape"]), row["kind"]].append((cost.us, row["us"]))
+            found[tuple(row["shape"]), row["kind"]].append((cost, row["us"]))
     return found
 
 
-def regret(pairs: list[tuple[float, float]]) -> float:
-    return min(pairs)[1] / min(measured for _, measured in pairs)
+def regret(pairs: list[tuple[Cost, float]]) -> float:
+    chosen = min(pairs, key=lambda pair: preference(pair[0]))
+    return chosen[1] / min(measured for _, measured in pairs)
 
 
 @pytest.mark.parametrize("held_out", [False, True])
-def test_regret(timed: dict[Key, list[tuple[float, float]]], held_out: bool) -> None:
+def test_regret(timed: dict[Key, list[tuple[Cost, float]]], held_out: bool) -> None:
     regrets = [regret(pairs) for (shape, _), pairs in timed.items() if (shape in FITTED) != held_out]
     assert len(regrets) == 15
     assert statistics.geometric_mean(regrets) <= 1.06
     assert max(regrets) <= 1.20
 
 
-def test_absolute_error_of_good_tiles(timed: dict[Key, list[tuple[float, float]]]) -> None:
+def test_absolute_error_of_good_tiles(timed: dict[Key, list[tuple[Cost, float]]]) -> None:
     """Over tiles within 1.5x of the best of their kind: the others are never chosen."""
     errors = []
     for pairs in timed.values():
         limit = 1.5 * min(measured for _, measured in pairs)
-        errors += [abs(math.log(predicted / measured)) for predicted, measured in pairs if measured <= limit]
+        errors += [abs(math.log(cost.us / measured)) for cost, measured in pairs if measured <= limit]
     assert statistics.median(errors) <= 0.15
 
 
@@ -96,7 +99,7 @@ def test_tiles_through_descriptors(shape: tuple[int, int, int, int]) -> None:
         main = Pool("main", (0,), TileConfig(*config, tma=True), 1, workers=H200.multiprocessors)
         cost = grid_cost(launches(lora(*shape), Schedule("split", (down, main)))[1], frozenset(), H200)
         assert cost is not None and cost.us == pytest.approx(measured, rel=0.15)
-        pairs.append((cost.us, measured))
+        pairs.append((cost, measured))
     assert regret(pairs) <= 1.02
 
 
@@ -107,10 +110,10 @@ FASTEST = {
     (512, 4096, 4096, 16): "split tma",
     (2048, 4096, 4096, 16): "split tma",
     (8192, 4096, 14336, 16): "split tma",
-    (64, 4096, 4096, 16): "inline",
+    (64, 4096, 4096, 16): "split",
 }
-"""The kind whose best launches add up to the least time, as measured one after another; what ``split`` gains from
-starting early may decide the other shapes of 64 rows."""
+"""The kind whose best launches take the least time. At 64 rows that of ``split`` starts early: 13.7 us at N = 4096,
+where ``inline`` takes 14.3; the sweep itself has its launches one after another."""
 
 
 @pytest.mark.parametrize("shape", FASTEST)

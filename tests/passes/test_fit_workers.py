@@ -201,7 +201,7 @@ def test_a_fit_divides_the_tiles_anew() -> None:
     """Other workers, another division: by the simulation, not by a rule."""
     pools = [
         fit_workers(LONG, two_pool(LONG, SMALL, DOWN, 132, 64, 4), (Compiled(4, 128, shared),), H200).pools
-        for shared in (64 << 10, 200 << 10)
+        for shared in (16 << 10, 200 << 10)
     ]
     (many, _), (few, _) = pools
     assert (many.workers, many.late) != (few.workers, few.late)

@@ -1,0 +1,37 @@
+"""What the model says now of ``benchmarks/results/cost_model.json``, and how well it chooses among what was timed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accuracy import summary
+from cost_model import predicted
+from layers import LAYERS
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "cost_model.json"
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, dict[str, Any]]:
+    """The accuracy of each part of the data, predicted anew."""
+    body = json.loads(RESULTS.read_text())
+    return {each["part"]: each for each in summary({"rows": [predicted(row) for row in body["rows"]]})}
+
+
+@pytest.mark.parametrize("part", ["all", "Llama-3-8B, tuned on", "held out"])
+def test_the_model_ranks_and_chooses_what_was_measured(found: dict[str, dict[str, Any]], part: str) -> None:
+    accuracy = found[part]
+    assert accuracy["correlation"] >= 0.85
+    assert accuracy["regret"] <= 1.06 and accuracy["worst_regret"] <= 1.25
+    assert accuracy["error"] <= 0.2
+
+
+def test_every_group_was_measured(found: dict[str, dict[str, Any]]) -> None:
+    assert found["all"]["groups"] == len(LAYERS) >= 60
+    assert found["all"]["candidates"] >= 60 * len(LAYERS)
+
+
+def test_the_kinds_that_are_chosen_are_predicted_well(found: dict[str, dict[str, Any]]) -> None:
+    for kind in ("library", "concat", "split", "inline"):
+        assert found[kind]["error"] <= 0.2 and found[kind]["regret"] <= 1.06
