@@ -64,8 +64,9 @@ what the last step has behind the end of K costs nothing. As a loop, three steps
 unrolled 71 (Triton 3.7, capability 90); four and more take more than the loop."""
 UNROLLED_SLICES = 8
 """Slices of K up to which their sum is unrolled; 32 unrolled loads spilled 1168 bytes (64 rows, 4 warps)."""
-LEAST_RANK = 16
-"""Smallest rank of a tile: the narrowest MMA; below it Hopper falls back to the old one."""
+LEAST_RANK, MAX_RANK = 16, 256
+"""Smallest rank of a tile: the narrowest MMA; below it Hopper falls back to the old one. And the largest: a program
+holds a whole row of ``X @ A``."""
 
 
 @singledispatch

@@ -133,6 +133,28 @@ def test_a_wide_pass_takes_shorter_steps() -> None:
             assert {pool.tile.block_k for pool in found[0].pools if pool.role == "down"} == {step}
 
 
+@pytest.mark.parametrize("device", ["h200", "l40s"])
+@pytest.mark.parametrize("m", [1, 64])
+def test_a_rank_that_fits_in_no_tile_is_ruled_out(m: int, device: str) -> None:
+    for group in (lora(m, 4096, 4096, 512), bundle(m, 4096, (4096, 16), (4096, 257))):
+        ranked = rank(group, get_device(device))
+        assert {each.kind for each in ranked if each.legal} == {"merged", "library"}
+        refused = {each.reason for each in ranked if not each.legal and each.kind != "packed"}
+        assert refused in ({f"rank {r} fits in no tile, which has 256 at most"} for r in (257, 512))
+        assert pick(ranked).kind == "library"
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("m", [1, 64])
+def test_the_highest_rank_that_fits_has_a_pass_over_x(m: int, dtype: str) -> None:
+    """One row too: tiles of one row hold no more than 128 low-rank columns, those of 16 rows do."""
+    for group in (lora(m, 4096, 4096, 256, dtype=dtype), bundle(m, 4096, (4096, 16), (4096, 256), dtype=dtype)):
+        for kind in ("split", "streams"):
+            found = best(group, H200, kind)
+            assert found is not None
+            check(group, found[0], "fp32")
+
+
 @pytest.mark.parametrize("m", [1024, 2048, 8192])
 @pytest.mark.parametrize("n", [4096, 14336])
 def test_the_down_pass_of_many_rows_is_one_that_hides(m: int, n: int) -> None:

@@ -17,7 +17,7 @@ from fusioncc.autotune.streams import streams_illegal, streams_ways
 from fusioncc.autotune.two_pool import settled, two_pool_ways
 from fusioncc.device import Device
 from fusioncc.group import Group
-from fusioncc.schedule import Pool, TileConfig
+from fusioncc.schedule import MAX_RANK, Pool, TileConfig
 
 NO_BRANCH = "no low-rank branch to join"
 BATCHED = "batched members have no emitted form yet"
@@ -49,8 +49,21 @@ def _batched(group: Group) -> str:
     return BATCHED if any(member.batch > 1 for member in group.members) else ""
 
 
-def _no_form(group: Group) -> str:
+def _too_wide(group: Group) -> str:
+    widest = max((group.members[down].n for down in group.downs), default=0)
+    return f"rank {widest} fits in no tile, which has {MAX_RANK} at most" if widest > MAX_RANK else ""
+
+
+def _no_tile(group: Group) -> str:
+    return _batched(group) or _too_wide(group)
+
+
+def _no_merging(group: Group) -> str:
     return _batched(group) or ("" if group.branches else NO_BRANCH)
+
+
+def _no_form(group: Group) -> str:
+    return _no_merging(group) or _too_wide(group)
 
 
 def _main_step(
@@ -100,14 +113,14 @@ KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
         Kind("library", _never, lambda group, device: ()),
-        Kind("streams", lambda group: _batched(group) or streams_illegal(group), streams_ways),
-        Kind("concat", _batched, partial(side_by_side_ways, uniform=True)),
-        Kind("horizontal", _batched, partial(side_by_side_ways, uniform=False)),
+        Kind("streams", lambda group: _no_tile(group) or streams_illegal(group), streams_ways),
+        Kind("concat", _no_tile, partial(side_by_side_ways, uniform=True)),
+        Kind("horizontal", _no_tile, partial(side_by_side_ways, uniform=False)),
         Kind("split", _no_form, _split_ways),
         Kind("inline", _no_form, _inline_ways),
         Kind("two_pool", _no_form, two_pool_ways, settled),
         Kind("packed", packing.refusal, lambda group, device: ()),
-        Kind("k_concat", packing.concat_refusal, _concat_ways),
-        Kind("merged", _no_form, lambda group, device: ()),
+        Kind("k_concat", lambda group: packing.concat_refusal(group) or _too_wide(group), _concat_ways),
+        Kind("merged", _no_merging, lambda group, device: ()),
     )
 }

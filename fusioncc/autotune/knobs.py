@@ -7,7 +7,7 @@ from itertools import product
 from fusioncc.cost_models.launch import Launch
 from fusioncc.cost_models.resources import accumulators, shared_bytes
 from fusioncc.device import Device
-from fusioncc.schedule import COMPENSATED_STEP, TileConfig, overwrites_x
+from fusioncc.schedule import COMPENSATED_STEP, MAX_RANK, TileConfig, overwrites_x
 
 BLOCK_M = (16, 32, 64, 128, 256)
 BLOCK_N = (16, 32, 64, 128, 256)
@@ -31,6 +31,8 @@ SHORT_PASS = 1024
 """K up to which a down pass beside main tiles need not be cut."""
 WIDE_PASS = 512
 """Bytes of one row of all A side by side from which a long K step of a down tile does not fit with several stages."""
+ROW_RANKS = 128
+"""Low-rank columns up to which a pass over one row has tiles of one row: more would pass what a thread may hold."""
 ROW_DOWN_STEPS = (128, 256)
 ROW_COLUMNS = (1, 2, 4)
 ROW_STEPS = (2048, 4096)
@@ -98,9 +100,10 @@ def row_tiles(depth: int) -> tuple[TileConfig, ...]:
 
 def down_tiles(columns: int) -> Iterator[TileConfig]:
     """Every tile config of a pass over X that makes ``columns`` low-rank columns: small ones, which fit beside main
-    tiles."""
-    for m, k, stages in product(BLOCK_M[:-1], BLOCK_K, DOWN_STAGES):
-        yield TileConfig(m, columns, k, 4, stages, swap_operands=m <= FEW_ROWS)
+    tiles; of the widest also with more warps, as a compensated sum needs them."""
+    every = WARPS if columns == MAX_RANK else WARPS[:1]
+    for m, k, stages, warps in product(BLOCK_M[:-1], BLOCK_K, DOWN_STAGES, every):
+        yield TileConfig(m, columns, k, warps, stages, swap_operands=m <= FEW_ROWS)
 
 
 def row_down_tiles(columns: int, depth: int) -> Iterator[TileConfig]:

@@ -67,7 +67,7 @@ def down_pass(group: Group, consumers: int, *, early: bool = False, copies: bool
         least = 2 if early and group.k > knobs.SHORT_PASS else 1
         most = UNROLLED_SLICES if early else max(knobs.K_SPLIT)
         splits = [k_split for k_split in knobs.K_SPLIT if least <= k_split <= most]
-        row = one_row(group, downs) and not copies
+        row = one_row(group, downs) and not copies and sum(ranks) <= knobs.ROW_RANKS
         tiles = knobs.row_down_tiles(max(ranks), group.k) if row else knobs.down_tiles(max(ranks))
         for tile in (down_side(group, downs, each, stored=copies) for each in tiles):
             slow = tile.swap_operands and group.m > knobs.FEW_ROWS

@@ -5,10 +5,7 @@ import math
 from fusioncc.codegen.context import Context
 from fusioncc.errors import EmissionError
 from fusioncc.group import EMITTED_DTYPES, Operand
-from fusioncc.schedule import padded_rank
-
-MAX_RANK = 256
-"""Largest padded rank: a program holds a whole row of ``X @ A``."""
+from fusioncc.schedule import MAX_RANK, padded_rank
 
 
 def require_group(context: Context) -> None:
