@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusioncc.autotune import best, choose, knobs, pick, rank, ranked_pools, spaces
+from fusioncc.autotune import best, choose, knobs, next_best, pick, rank, ranked_pools, spaces
 from fusioncc.autotune.kinds import BATCHED, KINDS, NO_BRANCH, bundles
 from fusioncc.codegen import check
 from fusioncc.cost_models import estimate
@@ -18,6 +18,8 @@ from fusioncc.group import Group
 from fusioncc.packing import PACKED
 from fusioncc.passes.plan_groups import WITHOUT_KERNEL
 from fusioncc.schedule import SCHEDULES, Candidate, Pool, Schedule, TileConfig
+from tests.codegen.cases import Lora, Main
+from tests.codegen.cases import group as codegen_group
 from tests.cost_models.groups import bundle, lora
 
 H200 = get_device("h200")
@@ -163,6 +165,17 @@ def test_the_down_pass_of_many_rows_is_one_that_hides(m: int, n: int) -> None:
     assert found is not None
     down, main = launches(group, found[0])
     assert hides(down, main, H200)
+
+
+def test_what_spills_steps_down_to_pools_that_hold_less_together() -> None:
+    """Any pool may be the one that spills: down tiles of 128 low-rank columns hold the most in every choice."""
+    value = codegen_group(1000, 4096, Main(1024, (Lora(128),), dtype="fp32"), dtype="fp32", precision="tf32")
+    found = best(value, H200, "two_pool")
+    assert found is not None
+    after = next_best(value, H200, found[0], 0, smaller=True)
+    assert after is not None
+    held = [[pool.tile.elements_a_thread for pool in schedule.pools] for schedule in (found[0], after)]
+    assert max(held[1]) == max(held[0]) and sum(held[1]) < sum(held[0])
 
 
 def test_ways_to_divide_the_mains() -> None:
