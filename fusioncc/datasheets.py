@@ -2,18 +2,30 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fusioncc.figures import Device
 
-COPY_FRACTION, MMA_FRACTION, TF32_FRACTION, FP32_FRACTION = 0.839, 0.688, 0.728, 0.745
-"""What runs over the datasheet's peak, for a copy and for large vendor GEMMs in bf16, tf32 and fp32: 4027 of 4800 GB/s,
-680 of 989, 360 of 494.5 and 49.9 of 67 TFLOP/s, as ``fusioncc calibrate`` measured them on an H200."""
-L2_BYTES_CLOCK = 11911.8 / (132 * 1.98)
-"""L2 bytes that a multiprocessor gets in one clock. No datasheet gives it. Measured likewise: 11912 GB/s on an H200
-(132 multiprocessors at 1.98 GHz)."""
-LAUNCH_US, EVENTS_US, FLAG_US = 0.66, 0.2, 0.53
-"""One more kernel in a row, a fork and a join by events beyond that, a flag from one program to another. Measured
-likewise."""
+CALIBRATED = "measured by fusioncc calibrate on NVIDIA H200, driver 580.159.04, 2026-11-30"
+H200: dict[str, Any] = {
+    "dram_gbps": 4026.7,
+    "l2_gbps": 11911.8,
+    "bf16_tflops": 680.2,
+    "tf32_tflops": 360.2,
+    "fp32_tflops": 49.9,
+    "launch_us": 0.66,
+    "events_us": 0.2,
+    "flag_us": 0.53,
+    "tile_tflops": (
+        ("16x128x64", 155.1),
+        ("32x128x64", 257.5),
+        ("64x64x64", 346.4),
+        ("64x128x64", 442.3),
+        ("128x128x64", 520.1),
+        ("128x256x64", 607.8),
+    ),
+}
+"""What was measured on the one card that was. Others are taken to reach the same fractions of their datasheets."""
 REGISTERS_SM = 65536
 """Every compute capability from 5.0 on."""
 GUIDE = "CUDA programming guide, compute capabilities"
@@ -69,6 +81,18 @@ DATASHEETS = {
 }
 
 
+_PEAK = DATASHEETS["h200"]
+COPY_FRACTION = round(H200["dram_gbps"] / _PEAK.memory, 3)
+"""Of a copy, what is reached over the datasheet's bandwidth."""
+MMA_FRACTION, TF32_FRACTION, FP32_FRACTION = (
+    round(H200[rate] / peak, 3)
+    for rate, peak in zip(("bf16_tflops", "tf32_tflops", "fp32_tflops"), _PEAK.tflops, strict=True)
+)
+"""Of large vendor GEMMs, likewise."""
+L2_BYTES_CLOCK = H200["l2_gbps"] / (_PEAK.multiprocessors * _PEAK.clock)
+"""L2 bytes that a multiprocessor gets in one clock. No datasheet gives it."""
+
+
 def _from_datasheet(name: str) -> Device:
     """A profile from peak figures: what runs reaches a fraction of them, taken from the one card that was measured."""
     sheet = DATASHEETS[name]
@@ -110,41 +134,16 @@ def _from_datasheet(name: str) -> Device:
         bf16_tflops=round(bf16 * MMA_FRACTION, 1),
         tf32_tflops=round(tf32 * TF32_FRACTION, 1),
         fp32_tflops=round(fp32 * FP32_FRACTION, 1),
-        launch_us=LAUNCH_US,
-        events_us=EVENTS_US,
-        flag_us=FLAG_US,
+        launch_us=H200["launch_us"],
+        events_us=H200["events_us"],
+        flag_us=H200["flag_us"],
         sources=sources,
     )
 
 
-MEASURED = {
-    "h200": {
-        "dram_gbps": 4026.7,
-        "l2_gbps": 11911.8,
-        "bf16_tflops": 680.2,
-        "tf32_tflops": 360.2,
-        "fp32_tflops": 49.9,
-        "launch_us": 0.66,
-        "events_us": 0.2,
-        "flag_us": 0.53,
-        "tile_tflops": (
-            ("16x128x64", 155.1),
-            ("32x128x64", 257.5),
-            ("64x64x64", 346.4),
-            ("64x128x64", 442.3),
-            ("128x128x64", 520.1),
-            ("128x256x64", 607.8),
-        ),
-    }
-}
-"""What ``fusioncc calibrate`` measured on a card, in the place of the datasheet's."""
-MEASURED_ON = {"h200": "measured by fusioncc calibrate on NVIDIA H200, driver 580.159.04, 2026-11-30"}
+def _measured() -> Device:
+    device = _from_datasheet("h200")
+    return replace(device, **H200, sources={**device.sources, **dict.fromkeys(H200, CALIBRATED)})
 
 
-def _profile(name: str) -> Device:
-    device, measured = _from_datasheet(name), MEASURED.get(name, {})
-    sources = {**device.sources, **dict.fromkeys(measured, MEASURED_ON.get(name, ""))}
-    return replace(device, **measured, sources=sources)  # type: ignore[arg-type]
-
-
-PROFILES: dict[str, Device] = {name: _profile(name) for name in DATASHEETS}
+PROFILES: dict[str, Device] = {name: _from_datasheet(name) for name in DATASHEETS} | {"h200": _measured()}

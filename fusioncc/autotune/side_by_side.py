@@ -75,9 +75,9 @@ def _down_pools(group: Group, downs: tuple[int, ...], tile: TileConfig, uniform:
     if not downs:
         yield ()
         return
-    ranks = [padded_rank(group.members[down].n) for down in downs]
-    step = knobs.down_step(tile, row_bytes(group, downs))
+    columns = max(padded_rank(group.members[down].n) for down in downs)
+    step = knobs.down_step(tile, row_bytes(group))
     own = tile if uniform else replace(tile, block_m=min(tile.block_m, 64), block_k=step)
     saved = any(branch.saved for branch in group.branches)
     for k_split in (1,) if saved else knobs.K_SPLIT:
-        yield (Pool("down", downs, down_side(group, downs, replace(own, block_n=max(ranks))), 0, k_split=k_split),)
+        yield (Pool("down", downs, down_side(group, downs, replace(own, block_n=columns)), 0, k_split=k_split),)

@@ -53,8 +53,9 @@ def _space(step: Step, base: Launch, device: Device) -> Space:
 def _pruned(step: Step, base: Launch, device: Device, least: int) -> Space:
     pruned: Counter[str] = Counter()
     legal = []
+    element = max(max(part.x_element, part.w_element) for part in base.parts)
     for pools in step.pools():
-        reason = _unsuited(base, pools, least)  # asked first: no launch has to be made for it
+        reason = _unsuited(base, pools, element, least)  # asked first: no launch has to be made for it
         if not reason:
             launch = with_pools(base, pools)
             reason = knobs.prune(launch, device)
@@ -65,10 +66,9 @@ def _pruned(step: Step, base: Launch, device: Device, least: int) -> Space:
     return Space(tuple(legal), len(legal) + pruned.total(), dict(pruned), step.consumers)
 
 
-def _unsuited(base: Launch, pools: tuple[Pool, ...], least: int) -> str:
+def _unsuited(base: Launch, pools: tuple[Pool, ...], element: int, least: int) -> str:
     """Why a tile does not suit its members, of which the widest counts: its size, or a K step of less than ``least``
-    bytes."""
-    element = max(max(part.x_element, part.w_element) for part in base.parts)
+    bytes in elements of so many."""
     for pool in pools:
         down = pool.role == "down"
         parts = [part for part in base.parts if (part.body == "down") == down and part.member in pool.members]

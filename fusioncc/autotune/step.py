@@ -39,9 +39,10 @@ def starts_early(group: Group, device: Device) -> bool:
     return device.capability >= DEPENDENT_CAPABILITY and not any(weight.made for weight in read)
 
 
-def row_bytes(group: Group, downs: tuple[int, ...]) -> int:
+def row_bytes(group: Group) -> int:
     """Bytes of one row of all A side by side, ranks padded as in a tile."""
-    return sum(padded_rank(group.members[each].n) * DTYPE_BYTES[group.members[each].weight.dtype] for each in downs)
+    members = (group.members[down] for down in group.downs)
+    return sum(padded_rank(down.n) * DTYPE_BYTES[down.weight.dtype] for down in members)
 
 
 def down_side(group: Group, downs: tuple[int, ...], tile: TileConfig, *, stored: bool = False) -> TileConfig:

@@ -32,14 +32,13 @@ SIMULATED = 2
 def two_pool_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
     """One way: all main members and their downs in one launch."""
     downs = group.downs
-    ranks = [padded_rank(group.members[down].n) for down in downs]
+    columns, row = max(padded_rank(group.members[down].n) for down in downs), row_bytes(group)
     saved = any(branch.saved for branch in group.branches)
     tiles = [*(knobs.TMA_TILES if tma_workers(group, group.mains, device) else ()), *knobs.SIDE_TILES]
 
     def pools() -> Iterator[Pools]:
         for tile in tiles:
-            step = knobs.down_step(tile, row_bytes(group, downs))
-            down = replace(tile, block_n=max(ranks), block_k=step, tma=False, epilogue_subtiles=1)
+            down = replace(tile, block_n=columns, block_k=knobs.down_step(tile, row), tma=False, epilogue_subtiles=1)
             whole = (Pool("down", downs, down_side(group, downs, down), 0), Pool("main", group.mains, tile, 0))
             resident = _resident(group, whole, device)
             for k_split in (1,) if saved else knobs.K_SPLIT:

@@ -1,8 +1,9 @@
 """Real models with PEFT adapters: the groups a person would mark, through both doors, and outputs against fp64."""
 
+from typing import Any
+
 import pytest
 import torch
-from _pytest.mark import ParameterSet
 
 import fusioncc
 from fusioncc.backend import fusioncc as backend
@@ -56,13 +57,13 @@ def fresh_dynamo() -> None:
     torch.compiler.reset()
 
 
-def sampled(case: Case) -> ParameterSet:
+def sampled(case: Case) -> Any:
     """A case, ``exhaustive`` unless it is the first of its architecture."""
     alike = [each for each in CASES if each.architecture == case.architecture]
     return pytest.param(case, id=case.name, marks=() if case is alike[0] else pytest.mark.exhaustive)
 
 
-@pytest.mark.parametrize("case", map(sampled, CASES))
+@pytest.mark.parametrize("case", [sampled(case) for case in CASES])
 def test_groups_and_outputs(case: Case) -> None:
     model, ids = build(case), tokens()
     offline = fusioncc.plan(model, (ids,), kwargs={"use_cache": False}, schedule=case.schedule, on_error="raise")
