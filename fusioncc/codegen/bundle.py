@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from fusioncc.codegen.kernel import TILE, Kernel, Param, Part, function, part, signature, total
+from fusioncc.codegen.launch import Arg
 from fusioncc.codegen.lines import call
 
 Names = Mapping[str, str]
@@ -114,7 +115,18 @@ def _names(members: Sequence[Kernel]) -> list[Names]:
         {name: _declaration(member.prologue, name, mine) for name in _distinct(member, local=True)}
         for member, mine in zip(members, params, strict=True)
     ]
-    return [mine | told for mine, told in zip(params, _told_apart(declared), strict=True)]
+    return [mine | told for mine, told in zip(_one_name_a_buffer(members, params), _told_apart(declared), strict=True)]
+
+
+def _one_name_a_buffer(members: Sequence[Kernel], params: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """A buffer that members name differently (the down side of ``two_pool`` writes what the main side reads) has the
+    first of their names: torch's functional form gives each name that is written a tensor of its own."""
+    first: dict[object, str] = {}
+    named: list[dict[str, str]] = []
+    for member, mine in zip(members, params, strict=True):
+        buffers = {name: arg.value for name, arg in _distinct(member, local=False).items() if arg.kind == "buffer"}
+        named.append(mine | {name: first.setdefault(buffer, mine[name]) for name, buffer in buffers.items()})
+    return named
 
 
 def _told_apart(members: Sequence[Mapping[str, object]]) -> list[dict[str, str]]:
@@ -129,7 +141,7 @@ def _told_apart(members: Sequence[Mapping[str, object]]) -> list[dict[str, str]]
     ]
 
 
-def _distinct(member: Kernel, *, local: bool) -> dict[str, object]:
+def _distinct(member: Kernel, *, local: bool) -> dict[str, Arg]:
     """Parameters of a member, or its locals, by name."""
     params = (*member.prologue.params, *member.tiles.params, *member.body.params)
     return {param.name: param.arg for param in params if (param.arg.kind == "local") == local}

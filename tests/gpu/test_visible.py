@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import fusioncc
+from fusioncc.codegen.emission import KINDS
 from tests.lora_models import Lora, rows
 
 transformers = pytest.importorskip("transformers")
@@ -188,6 +189,36 @@ def test_descriptors_enter_visibly_and_are_right() -> None:
         assert any(pool.tile.tma for group in plan.groups for pool in group.schedule.pools)
     assert [group.insertion for group in plan.groups] == ["visible"]
     assert rms(fused, truth) <= 1.1 * rms(eager, truth)
+
+
+class Bundle(torch.nn.Module):
+    """Layers that share X, each with its adapter."""
+
+    def __init__(self, k: int, *widths: int) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(Layer(k, n, 16) for n in widths)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(layer(x) for layer in self.layers)
+
+
+@pytest.mark.parametrize("widths", [(1024, 512, 512), (1536, 1536)])
+@pytest.mark.parametrize("rows", [1, 64, 1000])
+@pytest.mark.parametrize("schedule", [kind for kind in KINDS if kind != "k_concat"])
+def test_bundles_through_inductor(schedule: str, rows: int, widths: tuple[int, ...]) -> None:
+    model = Bundle(1024, *widths).to("cuda", torch.bfloat16)
+    x = torch.randn(rows, 1024, device="cuda", dtype=torch.bfloat16)
+    torch._dynamo.reset()
+    options = {"schedule": schedule, "on_error": "raise"}
+    compiled = torch.compile(model, backend="fusioncc", dynamic=False, options=options)
+    with torch.no_grad():
+        eager, fused, again = model(x), compiled(x), compiled(x)
+        exact = model.double()(x.double())
+    (plan,) = fusioncc.plan_of(compiled)
+    assert [group.insertion for group in plan.groups] == ["opaque" if schedule == "streams" else "visible"]
+    for one, other, repeated, truth in zip(eager, fused, again, exact, strict=True):
+        assert rms(other, truth) <= 1.1 * rms(one, truth)
+        assert torch.equal(other, repeated)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
