@@ -1,6 +1,7 @@
 """Timing on a CUDA card: CUDA-graph replay over rotated operands, medians with spread, facts about the card."""
 
 import datetime
+import random
 import statistics
 import subprocess
 import sys
@@ -64,8 +65,9 @@ def graph_us(calls: Sequence[Callable[[], Any]], target_ms: float = 60.0, rounds
 
 
 def interleaved_us(graphs: Sequence[Captured], target_ms: float = 60.0, rounds: int = 15) -> list[tuple[float, float]]:
-    """Median and spread of one of the calls in each graph, us. Rounds go through all graphs: a card that warms up
-    and is clocked down does so for each of them. ``target_ms`` is the time for one graph."""
+    """Median and spread of one of the calls in each graph, us. Rounds go through all graphs, in an order drawn anew for
+    each: a card that warms up and is clocked down does so for all of them, and what a graph finds it at depends on the
+    one before. ``target_ms`` is the time for one graph."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
     def replay(captured: Captured, times: int) -> float:
@@ -78,9 +80,13 @@ def interleaved_us(graphs: Sequence[Captured], target_ms: float = 60.0, rounds: 
 
     once = [(replay(graph, 2), replay(graph, 2))[1] for graph in graphs]
     times = [max(1, int(target_ms / rounds / max(each, 1e-3))) for each in once]
-    turns = list(zip(graphs, times, strict=True))
-    samples = [[1000 * replay(each, count) / len(each.calls) for each, count in turns] for _ in range(rounds)]
-    return [_summary(sorted(mine)) for mine in zip(*samples, strict=True)]
+    samples: list[list[float]] = [[] for _ in graphs]
+    turns, generator = list(enumerate(zip(graphs, times, strict=True))), random.Random(0)
+    for _ in range(rounds):
+        generator.shuffle(turns)
+        for at, (each, count) in turns:
+            samples[at].append(1000 * replay(each, count) / len(each.calls))
+    return [_summary(sorted(mine)) for mine in samples]
 
 
 def _summary(samples: list[float]) -> tuple[float, float]:
