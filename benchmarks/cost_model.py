@@ -89,17 +89,18 @@ def predicted(row: Row) -> Row:
     planner would choose (its place in the list). Kinds that move weights are not chosen unless they are asked for."""
     group = group_of(msgspec.convert(row["layer"], Layer))
     rows: list[Row] = []
-    ranked: list[tuple[Candidate, int]] = []
+    timed: list[tuple[Candidate, int]] = []
     for at, each in enumerate(row["schedules"]):
         schedule = msgspec.convert(each["schedule"], Schedule)
         found = estimate(group, schedule, DEVICE)
         rows.append({**each, "predicted": round(found.us, 2) if found else None})
         if found and "us" in each and schedule.kind not in PACKED:
-            ranked.append((Candidate(schedule.kind, True, "", found.us, schedule, found), at))
-    ranked.sort(key=lambda each: each[0].estimate.us)
+            timed.append((Candidate(schedule.kind, True, "", found.us, schedule, found), at))
+    timed.sort(key=lambda each: each[0].estimate.us, reverse=True)
+    fastest = {candidate.kind: (candidate, at) for candidate, at in timed}  # the last of a kind stays
+    ranked = sorted(fastest.values(), key=lambda each: each[0].estimate.us)
     choice = pick(tuple(candidate for candidate, _ in ranked), joins=bool(group.branches))
-    chosen = next(at for candidate, at in ranked if candidate is choice)
-    return {"layer": row["layer"], "chosen": chosen, "schedules": rows}
+    return {"layer": row["layer"], "chosen": fastest[choice.kind][1], "schedules": rows}
 
 
 def lacking(layers: Sequence[Layer], rows: Sequence[Row]) -> list[Layer]:

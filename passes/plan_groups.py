@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
-from fusioncc.autotune.choose import ON_REQUEST, pick, rank
+from fusioncc.autotune.choose import ON_REQUEST, passed_over, pick, rank
 from fusioncc.codegen import check
 from fusioncc.config import Options
 from fusioncc.cost_models import footprint
@@ -189,8 +189,9 @@ def _reason(best: Candidate, candidates: tuple[Candidate, ...]) -> str:
     if not others or best.predicted_us is None:
         return f"the only legal schedule{faster}"
     us, kind = others[0]
+    passed = f" ({passed_over(best.kind, kind)})" if us < best.predicted_us else ""
     binds = f", bound by {best.estimate.binds}" if best.estimate is not None and best.estimate.binds else ""
-    return f"predicted {best.predicted_us:.1f} us against {us:.1f} us for {kind}{binds}{faster}"
+    return f"predicted {best.predicted_us:.1f} us against {us:.1f} us for {kind}{passed}{binds}{faster}"
 
 
 def beyond(schedule: Schedule, device: Device) -> str:

@@ -107,10 +107,11 @@ def shape(pool: Pool) -> tuple[int, int, int]:
 
 
 def test_short_steps_are_for_large_tiles_and_for_what_nothing_else_fits() -> None:
-    narrow, large = TileConfig(64, 128, 32), TileConfig(64, 256, 32, 8)
+    narrow, large = TileConfig(64, 128, 32), TileConfig(128, 256, 32, 8)
     assert knobs.short(narrow, 2, 128) == "K steps of less than 128 bytes"
     assert knobs.short(replace(narrow, block_k=64), 2, 128) == knobs.short(narrow, 4, 128) == ""
     assert knobs.short(large, 2, 128) == knobs.short(narrow, 2, 64) == ""
+    assert knobs.short(TileConfig(64, 256, 32, 8), 2, 128), "tiles of few rows wait for memory"
     group = lora(64, 4096, 4096, 16)
     (space,) = spaces(group, H200, "inline", KINDS["inline"].ways(group, H200)[0])
     assert space.pruned["K steps of less than 128 bytes"] > 50
@@ -121,6 +122,16 @@ def test_short_steps_are_for_large_tiles_and_for_what_nothing_else_fits() -> Non
     deep = lora(64, 64, 64, 8)  # its members are too small for the longer tiles of two_pool
     (products,) = spaces(deep, H200, "two_pool", KINDS["two_pool"].ways(deep, H200)[0])
     assert {pool.tile.block_k for choice in products.legal for pool in choice.pools if pool.role == "main"} == {32}
+
+
+def test_programs_that_start_at_once_have_fewer_stages() -> None:
+    group = bundle(64, 4096, (14336, 16), (14336, 16))
+    deepest = {}
+    for kind, launch in (("inline", 0), ("split", 1)):
+        space = spaces(group, H200, kind, KINDS[kind].ways(group, H200)[0])[launch]
+        mains = (pool for choice in space.legal for pool in choice.pools if not pool.tile.tma)
+        deepest[kind] = max(pool.tile.num_stages for pool in mains if shape(pool) == (64, 256, 64))
+    assert deepest == {"inline": 4, "split": 5}
 
 
 def test_a_wide_pass_takes_shorter_steps() -> None:
@@ -228,8 +239,26 @@ def test_a_gain_within_the_error_of_the_model_stays_library() -> None:
 
 
 def test_a_kind_on_request_is_not_picked() -> None:
-    library, asked = Candidate("library", True, "", 100.0), Candidate("two_pool", True, "", 50.0)
+    library, asked = Candidate("library", True, "", 100.0), Candidate("streams", True, "", 50.0)
     assert pick((asked, library)).kind == "library"
+
+
+@pytest.mark.parametrize(("waiting", "kind"), [(76.1, "split"), (75.9, "two_pool")])
+def test_programs_that_wait_must_be_clearly_ahead(waiting: float, kind: str) -> None:
+    pooled, split = Candidate("two_pool", True, "", waiting), Candidate("split", True, "", 80.0)
+    assert pick((pooled, split, Candidate("library", True, "", 100.0))).kind == kind
+    assert pick((pooled, Candidate("library", True, "", 80.0))).kind == ("library" if kind == "split" else kind)
+
+
+@pytest.mark.parametrize(("split", "kind"), [(96.1, "inline"), (95.9, "split")])
+def test_one_launch_is_preferred_unless_two_are_clearly_ahead(split: float, kind: str) -> None:
+    candidates = (Candidate("split", True, "", split), Candidate("inline", True, "", 100.0))
+    assert pick((*candidates, Candidate("library", True, "", 110.0))).kind == kind
+
+
+def test_one_launch_that_does_not_beat_library_is_not_preferred() -> None:
+    library, inline = Candidate("library", True, "", 99.0), Candidate("inline", True, "", 99.5)
+    assert pick((Candidate("split", True, "", 97.0), library, inline)).kind == "split"
 
 
 def test_streams_leave_their_mains_to_the_vendor() -> None:

@@ -7,7 +7,7 @@ from itertools import product
 from fusioncc.cost_models.launch import Launch
 from fusioncc.cost_models.resources import accumulators, shared_bytes
 from fusioncc.device import Device
-from fusioncc.schedule import COMPENSATED_STEP, MAX_RANK, TileConfig, overwrites_x
+from fusioncc.schedule import COMPENSATED_STEP, MAX_RANK, Pool, TileConfig, overwrites_x
 
 BLOCK_M = (16, 32, 64, 128, 256)
 BLOCK_N = (16, 32, 64, 128, 256)
@@ -17,8 +17,8 @@ STAGES = (2, 3, 4, 5, 7)
 DOWN_STAGES = (3, 5)
 LINE_BYTES, LARGE_TILE = 128, 64 * 256
 """Bytes of a line of the L2: a K step loads as much at least of each row of the operand with the wider elements. And
-elements of a tile from which it may be less, since shared memory may hold no longer steps. Smaller tiles were never
-best so (49 groups measured on an H200, 1 to 16384 rows), and took 1.4 times the best where predicted to be."""
+elements of a tile of many rows from which it may be less, since shared memory may hold no longer steps. Others were
+never best so (49 groups measured on an H200, 1 to 16384 rows), and took 1.4 times the best where predicted to be."""
 LARGE_STEP = 24576
 """Elements of X and W in a K step from which two stages may be all that fits; smaller steps were never best so."""
 K_SPLIT = (1, 2, 4, 8, 16, 32)
@@ -42,6 +42,9 @@ ROW_ACCUMULATORS = (16, 64)
 columns or 2 warps take up to 20 and 95."""
 WAITING_ROWS = 64
 """Rows of a tile up to which it waits for memory rather than for the tensor cores."""
+CROWDED_STAGES = 5
+"""Stages of the widest of those tiles that only a launch that starts early has: where all programs start at once, four
+were 1.5 to 4 % faster at 40 to 64 rows, with and without a branch (67.2 to 64.7 us, 62.8 to 61.6)."""
 FEW_ROWS = 16
 """Row blocks up to this may be computed transposed: N becomes the M side of the MMA."""
 WIDEST_OF_FEW = 128
@@ -147,9 +150,16 @@ def oversized(tile: TileConfig, m: int, n: int, k: int) -> str:
 def short(tile: TileConfig, element: int, least: int) -> str:
     """Whether a K step of elements of so many bytes loads less than ``least`` of a row; empty if not, and for tiles
     whose steps are large."""
-    if tile.block_k * element < least and tile.block_m * tile.block_n < LARGE_TILE:
+    large = tile.block_m > WAITING_ROWS and tile.block_m * tile.block_n >= LARGE_TILE
+    if tile.block_k * element < least and not large:
         return f"K steps of less than {least} bytes"
     return ""
+
+
+def _crowded(pool: Pool) -> bool:
+    tile = pool.tile
+    widest = tile.block_m <= WAITING_ROWS and tile.block_n == BLOCK_N[-1] and not tile.tma
+    return widest and tile.num_stages >= CROWDED_STAGES and pool.role == "main" and not pool.dependent
 
 
 def prune(launch: Launch, device: Device) -> str:
@@ -161,6 +171,8 @@ def prune(launch: Launch, device: Device) -> str:
             return "a loop that overwrites X while a warp-group MMA reads it (Triton 3.6)"
         if part.body == "inline" and part.ranks and part.pool.tile.num_stages == STAGES[-1]:
             return f"{STAGES[-1]} stages beside A (slower than fewer where it was measured)"
+        if _crowded(part.pool):
+            return f"{CROWDED_STAGES} stages of the widest tile in programs that start at once (slower where measured)"
         compensated = part.unit == "fp32" and part.k and not part.pool.tile.one_row
         if compensated and part.pool.tile.block_k > COMPENSATED_STEP:
             return f"K steps of more than {COMPENSATED_STEP} in a compensated fp32 sum"

@@ -40,9 +40,12 @@ def starts_early(group: Group, device: Device) -> bool:
 
 
 def row_bytes(group: Group) -> int:
-    """Bytes of one row of all A side by side, ranks padded as in a tile."""
-    members = (group.members[down] for down in group.downs)
-    return sum(padded_rank(down.n) * DTYPE_BYTES[down.weight.dtype] for down in members)
+    """Bytes that a pass holds of one row of all A side by side, ranks padded as in a tile: wider elements than those of
+    X are there in three pieces of its dtype as well."""
+    x = DTYPE_BYTES[group.lhs.dtype]
+    downs = [group.members[down] for down in group.downs]
+    held = [(padded_rank(down.n), DTYPE_BYTES[down.weight.dtype]) for down in downs]
+    return sum(columns * (a + 3 * x * (a > x)) for columns, a in held)
 
 
 def down_side(group: Group, downs: tuple[int, ...], tile: TileConfig, *, stored: bool = False) -> TileConfig:

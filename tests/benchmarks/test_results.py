@@ -9,7 +9,9 @@ from accuracy import summary
 from cost_model import predicted
 from layers import LAYERS
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "cost_model.json"
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "results"
+RESULTS = FOLDER / "cost_model.json"
+TIMED = ("lora_linear", "bundles", "llama_lora", "llama_lora_fp32")
 
 
 @pytest.fixture(scope="module")
@@ -35,3 +37,11 @@ def test_every_group_was_measured(found: dict[str, dict[str, Any]]) -> None:
 def test_the_kinds_that_are_chosen_are_predicted_well(found: dict[str, dict[str, Any]]) -> None:
     for kind in ("library", "concat", "split", "inline"):
         assert found[kind]["error"] <= 0.2 and found[kind]["regret"] <= 1.06
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_nothing_wrong_was_timed(name: str) -> None:
+    """Every column of every row is as close to the exact result as eager is."""
+    for row in json.loads((FOLDER / f"{name}.json").read_text())["rows"]:
+        errors = {column: row[column] for column in row if column.endswith("_error") and column != "gemm_alone_error"}
+        assert len(errors) >= 3 and max(errors.values()) <= 1.2 * row["eager_error"]

@@ -33,7 +33,7 @@ def test_library_is_within_20_percent(shape: tuple[int, int, int, int]) -> None:
 
 @pytest.mark.parametrize("shape", MEASURED)
 def test_an_emitted_schedule_is_picked(shape: tuple[int, int, int, int]) -> None:
-    assert pick(rank(lora(*shape), H200)).kind in ("inline", "split")
+    assert pick(rank(lora(*shape), H200)).kind in ("inline", "split", "two_pool")
 
 
 def test_many_rows_go_through_descriptors() -> None:

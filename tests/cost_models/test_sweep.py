@@ -112,12 +112,12 @@ FASTEST = {
     (8192, 4096, 14336, 16): "split tma",
     (64, 4096, 4096, 16): "split",
 }
-"""The kind whose best launches take the least time. At 64 rows that of ``split`` starts early: 13.7 us at N = 4096,
-where ``inline`` takes 14.3; the sweep itself has its launches one after another."""
+"""The kind of those measured here whose best launches take the least time. At 64 rows that of ``split`` starts early:
+13.7 us at N = 4096, where ``inline`` takes 14.3; the sweep itself has its launches one after another."""
 
 
 @pytest.mark.parametrize("shape", FASTEST)
 def test_the_fastest_kind_is_picked(shape: tuple[int, int, int, int]) -> None:
-    schedule = pick(rank(lora(*shape), H200)).schedule
+    schedule = pick(rank(lora(*shape), H200, ("library", "split", "inline"))).schedule
     assert schedule is not None
     assert schedule.kind + " tma" * any(pool.tile.tma for pool in schedule.pools) == FASTEST[shape]
