@@ -96,11 +96,11 @@ def predicted(row: Row) -> Row:
         rows.append({**each, "predicted": round(found.us, 2) if found else None})
         if found and "us" in each and schedule.kind not in PACKED:
             timed.append((Candidate(schedule.kind, True, "", found.us, schedule, found), at))
-    timed.sort(key=lambda each: each[0].estimate.us, reverse=True)
-    fastest = {candidate.kind: (candidate, at) for candidate, at in timed}  # the last of a kind stays
-    ranked = sorted(fastest.values(), key=lambda each: each[0].estimate.us)
-    choice = pick(tuple(candidate for candidate, _ in ranked), joins=bool(group.branches))
-    return {"layer": row["layer"], "chosen": fastest[choice.kind][1], "schedules": rows}
+    first: dict[str, tuple[Candidate, int]] = {}
+    for candidate, at in sorted(timed, key=lambda each: each[0].estimate.us):
+        first.setdefault(candidate.kind, (candidate, at))
+    choice = pick(tuple(candidate for candidate, _ in first.values()), group)
+    return {"layer": row["layer"], "chosen": first[choice.kind][1], "schedules": rows}
 
 
 def lacking(layers: Sequence[Layer], rows: Sequence[Row]) -> list[Layer]:

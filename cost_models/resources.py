@@ -110,11 +110,11 @@ def _pieces(launch: Launch) -> int:
 
 def _joined_bytes(launch: Launch) -> int:
     """Bytes of the operands of the join: B, and ``y`` where it stands right or comes from memory behind no K loop; in
-    fp32 where A is kept fp32."""
+    three 16-bit pieces where A is kept fp32."""
     assert launch.pool is not None
     tile = launch.pool.tile
     width = tile.block_n + (tile.block_m if tile.swap_operands or not launch.k else 0)
-    return sum(width * rank.padded * (4 if rank.pieces > 1 else launch.x_element) for rank in launch.ranks)
+    return sum(width * rank.padded * (3 * 2 if rank.pieces > 1 else launch.x_element) for rank in launch.ranks)
 
 
 def occupancy(launch: Launch, device: Device) -> int:

@@ -5,7 +5,8 @@ Imports sympy, which planning does without.
 
 from typing import Any
 
-from fusioncc.autotune.choose import ON_REQUEST, best
+from fusioncc.autotune.choose import best
+from fusioncc.autotune.pick import ON_REQUEST
 from fusioncc.cost_models.closed_form import ClosedForm, by_dtype, by_launch, closed_form
 from fusioncc.cost_models.crossovers import LIBRARY, MOST_ROWS, free_rank, merged_pays, second_user
 from fusioncc.cost_models.letters import lettered

@@ -250,7 +250,11 @@ def _launch_node(
     holder: dict[str, fx.Node],
     written: set[str],
 ) -> None:
-    """One ``triton_kernel_wrapper_functional`` node; buffers it writes are replaced in ``holder`` by its results."""
+    """One ``triton_kernel_wrapper_functional`` node; buffers it writes are replaced in ``holder`` by its results.
+
+    Raises:
+        FusionError: it would lose what the kernel writes.
+    """
     from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table, triton_kernel_wrapper_functional
 
     def given(arg: Arg) -> Any:
@@ -262,6 +266,8 @@ def _launch_node(
     constants = {arg.name: arg.value for arg in launch.args if arg.kind == "constexpr"}
     tensors = {arg.name: given(arg) for arg in launch.args if arg.kind != "constexpr"}
     fresh = {arg.name: str(arg.value) for arg in launch.args if arg.kind == "buffer" and arg.value not in written}
+    if len(set(fresh.values())) < len(fresh):
+        raise FusionError(f"{launch.kernel} has two names for one buffer, each of which would be a tensor of its own")
     function = getattr(module, launch.kernel)
     kernel = tuned(marked(function) if launch.dependent else function, launch.num_warps, launch.num_stages)
     node = insertion.call(

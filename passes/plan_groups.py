@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
-from fusioncc.autotune.choose import ON_REQUEST, passed_over, pick, rank
+from fusioncc.autotune.choose import rank
+from fusioncc.autotune.pick import ON_REQUEST, margin, pick
 from fusioncc.codegen import check
 from fusioncc.config import Options
 from fusioncc.cost_models import footprint
@@ -177,19 +178,19 @@ def _choose(
             f"{forced} was forced but is illegal",
             [Rejected("forced_schedule", group.name, f"{forced}: {reason}")],
         )
-    best = pick(candidates, joins=bool(group.branches))
-    return best.schedule or LIBRARY, _reason(best, candidates), []
+    best = pick(candidates, group)
+    return best.schedule or LIBRARY, why_chosen(best, candidates, group), []
 
 
-def _reason(best: Candidate, candidates: tuple[Candidate, ...]) -> str:
-    timed = sorted((c.predicted_us, c.kind) for c in candidates if c.legal and c is not best and c.predicted_us)
+def why_chosen(best: Candidate, candidates: tuple[Candidate, ...], group: Group) -> str:
+    timed = sorted((c.predicted_us, c.kind, c) for c in candidates if c.legal and c is not best and c.predicted_us)
     others = [other for other in timed if other[1] not in ON_REQUEST]
-    asked = [f"; on request, {kind} is predicted {us:.1f} us" for us, kind in timed if kind in ON_REQUEST]
+    asked = [f"; on request, {kind} is predicted {us:.1f} us" for us, kind, _ in timed if kind in ON_REQUEST]
     faster = asked[0] if asked and timed[0][1] in ON_REQUEST and timed[0][0] < (best.predicted_us or 0.0) else ""
     if not others or best.predicted_us is None:
         return f"the only legal schedule{faster}"
-    us, kind = others[0]
-    passed = f" ({passed_over(best.kind, kind)})" if us < best.predicted_us else ""
+    us, kind, other = others[0]
+    passed = f" (would have to be {margin(other, best.kind, group):.1%} ahead)" if us < best.predicted_us else ""
     binds = f", bound by {best.estimate.binds}" if best.estimate is not None and best.estimate.binds else ""
     return f"predicted {best.predicted_us:.1f} us against {us:.1f} us for {kind}{passed}{binds}{faster}"
 

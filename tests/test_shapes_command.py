@@ -231,7 +231,7 @@ def test_times_of_a_layer_are_the_planners(shapes: Callable[..., Result]) -> Non
     layer, histogram = Layer(4096, (4096,), 16), Histogram.of({1: 40, 64: 8, 700: 1})
 
     def chosen(group: Group) -> Schedule:
-        found = pick(rank(group, H200, KINDS)).schedule
+        found = pick(rank(group, H200, KINDS), group).schedule
         assert found is not None
         return found
 

@@ -17,7 +17,7 @@ from fusioncc.device import get_device
 from fusioncc.group import Group
 from fusioncc.packing import PACKED
 from fusioncc.passes.plan_groups import WITHOUT_KERNEL
-from fusioncc.schedule import SCHEDULES, Candidate, Pool, Schedule, TileConfig
+from fusioncc.schedule import SCHEDULES, Pool, Schedule, TileConfig
 from tests.codegen.cases import Lora, Main
 from tests.codegen.cases import group as codegen_group
 from tests.cost_models.groups import bundle, lora
@@ -154,7 +154,7 @@ def test_a_rank_that_fits_in_no_tile_is_ruled_out(m: int, device: str) -> None:
         assert {each.kind for each in ranked if each.legal} == {"merged", "library"}
         refused = {each.reason for each in ranked if not each.legal and each.kind != "packed"}
         assert refused in ({f"rank {r} fits in no tile, which has 256 at most"} for r in (257, 512))
-        assert pick(ranked).kind == "library"
+        assert pick(ranked, group).kind == "library"
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
@@ -227,38 +227,10 @@ def test_nothing_fits_says_what_limits() -> None:
 
 
 def test_a_dtype_without_a_rate_falls_back_to_library() -> None:
-    candidates = rank(lora(64, 4096, 4096, 16, dtype="fp64"), H200)
-    assert pick(candidates).kind == "library" and pick(candidates).predicted_us is None
+    group = lora(64, 4096, 4096, 16, dtype="fp64")
+    candidates = rank(group, H200)
+    assert pick(candidates, group).kind == "library" and pick(candidates, group).predicted_us is None
     assert all("cannot be estimated" in each.reason for each in candidates if each.kind not in PACKED)
-
-
-def test_a_gain_within_the_error_of_the_model_stays_library() -> None:
-    library = Candidate("library", True, "", 100.0)
-    assert pick((Candidate("inline", True, "", 99.0), library)).kind == "library"
-    assert pick((Candidate("inline", True, "", 96.0), library)).kind == "inline"
-
-
-def test_a_kind_on_request_is_not_picked() -> None:
-    library, asked = Candidate("library", True, "", 100.0), Candidate("streams", True, "", 50.0)
-    assert pick((asked, library)).kind == "library"
-
-
-@pytest.mark.parametrize(("waiting", "kind"), [(76.1, "split"), (75.9, "two_pool")])
-def test_programs_that_wait_must_be_clearly_ahead(waiting: float, kind: str) -> None:
-    pooled, split = Candidate("two_pool", True, "", waiting), Candidate("split", True, "", 80.0)
-    assert pick((pooled, split, Candidate("library", True, "", 100.0))).kind == kind
-    assert pick((pooled, Candidate("library", True, "", 80.0))).kind == ("library" if kind == "split" else kind)
-
-
-@pytest.mark.parametrize(("split", "kind"), [(96.1, "inline"), (95.9, "split")])
-def test_one_launch_is_preferred_unless_two_are_clearly_ahead(split: float, kind: str) -> None:
-    candidates = (Candidate("split", True, "", split), Candidate("inline", True, "", 100.0))
-    assert pick((*candidates, Candidate("library", True, "", 110.0))).kind == kind
-
-
-def test_one_launch_that_does_not_beat_library_is_not_preferred() -> None:
-    library, inline = Candidate("library", True, "", 99.0), Candidate("inline", True, "", 99.5)
-    assert pick((Candidate("split", True, "", 97.0), library, inline)).kind == "split"
 
 
 def test_streams_leave_their_mains_to_the_vendor() -> None:

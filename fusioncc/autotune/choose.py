@@ -1,4 +1,4 @@
-"""The model's choice: the best schedule of each kind, the kinds ranked, and the one to run.
+"""The model's choice: the best schedule of each kind, and the kinds ranked.
 
 Costs add over launches, so each launch takes its best pool by itself.
 Everything is cached by the group's signature: identical layers are planned once.
@@ -21,22 +21,6 @@ from fusioncc.schedule import Candidate, Estimate, Pool, Schedule
 
 Pools = tuple[Pool, ...]
 """The pools of one launch."""
-ON_REQUEST = ("streams", "k_concat", "merged")
-"""Kinds that run only when they are asked for: ``merged`` copies weights, ``k_concat`` moves them, and ``streams`` is
-opaque to Inductor."""
-MIN_GAIN = 0.015
-"""An emitted schedule must be predicted this much faster than ``library``: less is within the model's error."""
-PLAIN_GAIN = 0.1
-"""The same for products without a branch where the MMA binds: there the vendor's kernels are ahead of the model's
-picture of them (measured on an H200 at 512 rows: 7 to 12 %)."""
-ONE_LAUNCH = 0.04
-"""``inline`` is taken unless ``split`` is predicted this much faster: one launch, no partial sums in memory. On an H200
-it took 0.89 to 1.02 times the time of ``split`` where the two are closer than this (48 and 64 rows, 0.98 in the mean of
-12 layers)."""
-WAITING_GAIN = 0.05
-"""``two_pool``, whose programs wait for one another, must be predicted this much faster than any other kind. Measured
-where it is, at 4096 to 16384 rows: 0.84 to 1.01 times the time of ``split``, 0.96 in the mean of 9 layers. Where it is
-predicted 3 to 5 % faster: 0.98 to 1.02."""
 
 
 def best(group: Group, device: Device, kind: str, tier: str = "fp32") -> tuple[Schedule, Estimate] | None:
@@ -53,41 +37,6 @@ def rank(
 ) -> tuple[Candidate, ...]:
     """One candidate a kind: those with a predicted time first, fastest first; then the others, in the order given."""
     return _rank(group.signature(), device, kinds, tier)
-
-
-def pick(candidates: tuple[Candidate, ...], *, joins: bool = True) -> Candidate:
-    """The candidate to run, of one a kind, fastest first: the first of those that beat ``library``, but for what the
-    constants above ask of ``inline`` and ``two_pool``. ``joins``: whether the group has a branch."""
-    library = next((each for each in candidates if each.kind == "library" and each.legal), None)
-
-    def worth(each: Candidate) -> bool:
-        if library is None or each is library:
-            return True
-        ahead = not joins and each.estimate is not None and each.estimate.binds == "mma"
-        return _clearly(each, library, PLAIN_GAIN if ahead else MIN_GAIN)
-
-    legal = {each.kind: each for each in candidates if each.legal and each.kind not in ON_REQUEST and worth(each)}
-    inline, waiting = legal.get("inline"), legal.get("two_pool")
-    first = next(each for each in legal.values() if each is not waiting)
-    if first.kind == "split" and inline is not None and not _clearly(first, inline, ONE_LAUNCH):
-        first = inline
-    return waiting if waiting is not None and _clearly(waiting, first, WAITING_GAIN) else first
-
-
-def passed_over(chosen: str, faster: str) -> str:
-    """Why a kind was chosen though another is predicted to be faster."""
-    if chosen == "library":
-        return "a gain within the model's error"
-    if faster == "two_pool":
-        return f"programs that wait must be {WAITING_GAIN:.0%} ahead"
-    return f"one launch is preferred unless {ONE_LAUNCH:.0%} behind"
-
-
-def _clearly(first: Candidate, other: Candidate, gain: float) -> bool:
-    """Whether ``first`` is predicted faster than another candidate by this share of its time."""
-    if first.predicted_us is None or other.predicted_us is None:
-        return False
-    return first.predicted_us <= other.predicted_us * (1 - gain)
 
 
 def ranked_pools(group: Group, device: Device, schedule: Schedule, tier: str = "fp32") -> tuple[tuple[Pools, ...], ...]:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from functools import cache
 
-from fusioncc.autotune.choose import ON_REQUEST, pick, rank
+from fusioncc.autotune.choose import rank
+from fusioncc.autotune.pick import ON_REQUEST, pick
 from fusioncc.cost_models.break_even import PerStrategy
 from fusioncc.cost_models.estimate import estimate
 from fusioncc.cost_models.shapes import CallTime, Histogram
@@ -75,7 +76,7 @@ def layer_us(layer: Layer, histogram: Histogram, device: Device) -> PerStrategy[
 
 
 def _chosen(group: Group, device: Device) -> Schedule:
-    return pick(rank(group, device, KINDS), joins=bool(group.branches)).schedule or Schedule("library")
+    return pick(rank(group, device, KINDS), group).schedule or Schedule("library")
 
 
 def _us(group: Group, schedule: Schedule, device: Device) -> float:

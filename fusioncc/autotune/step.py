@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from fusioncc.autotune import knobs
+from fusioncc.cost_models.launch import rank_block
 from fusioncc.descriptors import TMA_CAPABILITY, refusal
 from fusioncc.device import DEPENDENT_CAPABILITY, Device
-from fusioncc.group import DTYPE_BYTES, Group
+from fusioncc.group import Group
 from fusioncc.schedule import UNROLLED_SLICES, Pool, TileConfig, overwrites_x, padded_rank
 
 
@@ -40,12 +41,10 @@ def starts_early(group: Group, device: Device) -> bool:
 
 
 def row_bytes(group: Group) -> int:
-    """Bytes that a pass holds of one row of all A side by side, ranks padded as in a tile: wider elements than those of
-    X are there in three pieces of its dtype as well."""
-    x = DTYPE_BYTES[group.lhs.dtype]
-    downs = [group.members[down] for down in group.downs]
-    held = [(padded_rank(down.n), DTYPE_BYTES[down.weight.dtype]) for down in downs]
-    return sum(columns * (a + 3 * x * (a > x)) for columns, a in held)
+    """Bytes that a pass may hold of one row of all A side by side, ranks padded as in a tile: fp32 adapters of a 16-bit
+    X are there in their 16-bit pieces as well."""
+    blocks = dict.fromkeys((branch.down, rank_block(group, branch, "fp32")) for branch in group.branches)
+    return sum(rank.padded * (rank.element + 2 * rank.pieces * (rank.pieces > 1)) for _, rank in blocks)
 
 
 def down_side(group: Group, downs: tuple[int, ...], tile: TileConfig, *, stored: bool = False) -> TileConfig:

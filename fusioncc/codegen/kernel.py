@@ -5,7 +5,6 @@ a kernel is the sum of its parts and its signature follows from them: nothing is
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -179,15 +178,8 @@ class Kernel:
         return function(name, self.params, self.whole)
 
     def launch(self, name: str) -> KernelLaunch:
-        """The launch as data.
-
-        Raises:
-            ValueError: a buffer has two names: in a graph each would be a tensor of its own.
-        """
+        """The launch as data."""
         args = tuple(param.arg for param in self.params)
-        (buffer, names), *_ = Counter(arg.value for arg in args if arg.kind == "buffer").most_common(1)
-        if names > 1:
-            raise ValueError(f"{name} has {names} names for {buffer}")
         tile = self.tile
         return KernelLaunch(name, args, self.grid, tile.num_warps, tile.num_stages, self.workers, self.dependent)
 

@@ -150,7 +150,7 @@ class LowRankTile:
         joined = (
             part(f"acc += tl.sum({self._fp32_b} * tl.trans({self.y}), 1, keep_dims=True)")
             if self.tile.one_row
-            else part(*dot(*names, self._join_product, self.tile.swap_operands, opens=opens))
+            else part(*dot(*names, self._join_product, self.tile.swap_operands, opens=opens), params=self._x())
         )
         y = self._masked() + self._scaled() + (self._biased() if bias else Part())
         return y + tile.setup() + tile.load() + joined
@@ -170,6 +170,10 @@ class LowRankTile:
         if self.tile.one_row:
             return Product()
         return join_product(self.context.group, self.down.weight.dtype, self.up.weight.dtype, self.context.tier)
+
+    def _x(self) -> tuple[Param, ...]:
+        """X, where the join asks for its dtype."""
+        return (self.context.pointer("x_ptr", self.context.group.lhs),) if self._join_product.needs_x else ()
 
     def _masked(self) -> Part:
         """An infinity in X times the padding of A is no number: the columns of y beyond the rank are zero again."""

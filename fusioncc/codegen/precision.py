@@ -4,6 +4,7 @@ Every product accumulates in fp32. Equal 16-bit operands go to the tensor cores 
 here, from the dtypes and the tier.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +16,10 @@ TIERS = ("fp32", "relaxed")
 OPERAND = "{operand}"
 ROUNDED = "to_tf32({operand})"
 WIDENED = "{operand}.to(tl.float32)"
+X_TYPE = "x_ptr.dtype.element_ty"
+"""The dtype of X, in any kernel that is given a pointer to it."""
+LIKE_X = f"{{operand}}.to({X_TYPE})"
+THIRDS = ("_high", "_middle", "_low")
 
 
 @dataclass(frozen=True)
@@ -22,23 +27,28 @@ class Product:
     """How two tiles are multiplied.
 
     ``left`` and ``right`` are source of the operands, in which ``{operand}`` stands for the operand and ``{other}`` for
-    the other one. ``precision`` is the ``input_precision`` of the dot (empty for 16-bit operands). ``pieces``: the
-    right operand is fp32, the left one bf16, and the right one goes in as three bf16 pieces. ``compensated``: each K
-    step's product is added with Kahan's correction, since one chain of K fp32 additions is further from the exact sum
-    than a vendor GEMM is.
+    the other one. ``precision`` is the ``input_precision`` of the dot (empty for 16-bit operands). ``cut`` names the
+    sides that are fp32 and go in as three bf16 pieces each, of the dtype of X; of nine products the six largest hold
+    all that fp32 holds. ``compensated``: each K step's product is added with Kahan's correction, since one chain of K
+    fp32 additions is further from the exact sum than a vendor GEMM is.
     """
 
     left: str = OPERAND
     right: str = OPERAND
     precision: Literal["", "ieee", "tf32", "tf32x3"] = ""
-    pieces: bool = False
+    cut: tuple[Literal["left", "right"], ...] = ()
     compensated: bool = False
 
     @property
     def helpers(self) -> tuple[str, ...]:
         """Device functions that the product calls."""
         rounds = "to_tf32" in self.left + self.right
-        return ((PIECES,) if self.pieces else ()) + ((TO_TF32,) if rounds else ())
+        return ((PIECES,) if self.cut else ()) + ((TO_TF32,) if rounds else ())
+
+    @property
+    def needs_x(self) -> bool:
+        """Whether it reads the dtype of X off a pointer."""
+        return "left" in self.cut or X_TYPE in self.left + self.right
 
 
 def main_product(group: Group, w: str) -> Product:
@@ -59,7 +69,7 @@ def down_product(group: Group, a: str, tier: str) -> Product:
     if tier == "relaxed":
         return Product(right="{operand}.to({other}.dtype)")
     if (x, a) == ("bf16", "fp32"):
-        return Product(pieces=True)
+        return Product(cut=("right",))
     return Product(_to_fp32(x), _to_fp32(a), "tf32x3")
 
 
@@ -73,8 +83,8 @@ def join_product(group: Group, a: str, b: str, tier: str) -> Product:
     if x == a == b or (tier == "relaxed" and x == b):
         return Product(left="{operand}.to({other}.dtype)")
     if tier == "relaxed":
-        return Product("{operand}.to(x_ptr.dtype.element_ty)", "{operand}.to(x_ptr.dtype.element_ty)")
-    return Product(OPERAND, _to_fp32(b), "tf32x3")
+        return Product(LIKE_X, LIKE_X)
+    return Product(cut=("left",)) if b == x else Product(right=_to_fp32(b), cut=("left", "right"))
 
 
 def compensates(group: Group, members: tuple[Member, ...], tier: str) -> bool:
@@ -123,15 +133,18 @@ def multiply_add(left: str, right: str, acc: str, x: str, w: str) -> str:
 
 def dot(left: str, right: str, acc: str, product: Product, swap: bool, *, opens: bool = False) -> tuple[str, ...]:
     """``acc += left @ right``, or ``acc =`` that when it opens the accumulator; a swapped tile swaps the operands."""
-    lines = [f"{right}_high, {right}_middle, {right}_low = in_pieces({right}, {left}.dtype)"] if product.pieces else []
-    names = [right + piece for piece in ("_low", "_middle", "_high")] if product.pieces else [right]
+    lines: list[str] = []
+    if "left" in product.cut:
+        lines += _cut(left, product.left.format(operand=left, other=right), X_TYPE)
+    if "right" in product.cut:
+        lines += _cut(right, product.right.format(operand=right, other=left), X_TYPE if lines else f"{left}.dtype")
     compensated = product.compensated and not opens
-    for name in names:
-        sides = [product.left.format(operand=left, other=right), product.right.format(operand=name, other=left)]
+    for sides in _factors(left, right, product):
         arguments = [*(reversed(sides) if swap else sides), *([] if opens or compensated else [acc])]
         options = [f'input_precision="{product.precision}"'] if product.precision else []
         result = f"{acc}_step" if compensated else acc
         lines.append(f"{result} = tl.dot({', '.join([*arguments, *options])})")
+        opens = False
     if compensated:
         lines += [
             f"{acc}_step -= {acc}_lost",
@@ -140,3 +153,17 @@ def dot(left: str, right: str, acc: str, product: Product, swap: bool, *, opens:
             f"{acc} = {acc}_next",
         ]
     return tuple(lines)
+
+
+def _cut(name: str, source: str, dtype: str) -> list[str]:
+    return [f"{', '.join(name + third for third in THIRDS)} = in_pieces({source}, {dtype})"]
+
+
+def _factors(left: str, right: str, product: Product) -> Iterator[tuple[str, str]]:
+    """The operands of each dot, those of the smallest product first."""
+    lefts, rights = (
+        [name + third for third in THIRDS] if side in product.cut else [source.format(operand=name, other=other)]
+        for side, name, other, source in (("left", left, right, product.left), ("right", right, left, product.right))
+    )
+    pairs = [(i, j) for i in range(len(lefts)) for j in range(len(rights)) if i + j < len(THIRDS)]
+    return ((lefts[i], rights[j]) for i, j in sorted(pairs, key=lambda pair: (-sum(pair), pair)))

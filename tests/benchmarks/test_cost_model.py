@@ -136,6 +136,12 @@ def test_new_predictions_replace_old_ones() -> None:
     assert predicted(stale) == row
 
 
+def test_of_equal_predictions_the_first_is_chosen() -> None:
+    (row,) = rows_of(PLAIN[:1])
+    chosen = row["schedules"][row["chosen"]]
+    assert predicted({**row, "schedules": [*row["schedules"], chosen]})["chosen"] == row["chosen"]
+
+
 def test_a_schedule_survives_the_file() -> None:
     group = group_of(LAYERS[0])
     schedules = [schedule for kind in EXACT for schedule in spread(group, kind)]

@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 
 from fusioncc.codegen import EmittedModule, emit
-from fusioncc.codegen.kernel import Kernel, buffer_pointer, part
-from fusioncc.codegen.launch import Blocks, Buffer, M
 from fusioncc.group import Group, Operand
-from fusioncc.schedule import TileConfig
 from tests.codegen.cases import TILE, Main, golden, group, inline
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -122,13 +119,3 @@ def test_lines_fit(name: str) -> None:
 def test_no_backslash(name: str) -> None:
     """Torch 2.11 embeds a kernel's source in a string of its wrapper."""
     assert "\\" not in emitted(name).source
-
-
-def test_a_kernel_has_one_name_for_a_buffer() -> None:
-    """In a graph, each name that is written is a tensor of its own."""
-    buffer = Buffer("y_0", (M, 16), "fp32", "scratch", 0)
-    named = tuple(buffer_pointer(name, buffer) for name in ("y_ptr", "y_0_ptr"))
-    kernel = Kernel("main", part("pass", params=named), TileConfig(16, 16, 16), (Blocks(16, 1),), part("1"))
-    assert replace(kernel, body=part("pass", params=named[:1])).launch("main_0").args
-    with pytest.raises(ValueError, match="main_0 has 2 names for y_0"):
-        kernel.launch("main_0")

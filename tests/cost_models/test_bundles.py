@@ -25,7 +25,7 @@ def planned(row: dict[str, Any]) -> Candidate:
     """What is chosen where nobody asks for packed weights."""
     group = bundle(row["m"], K, *((n, row["rank"]) for n in WIDTHS[row["bundle"]]))
     kinds = tuple(kind for kind in SCHEDULES if kind not in PACKED)
-    return pick(rank(group, H200, kinds), joins=bool(row["rank"]))
+    return pick(rank(group, H200, kinds), group)
 
 
 def tiles(text: str) -> list[str]:

@@ -33,15 +33,16 @@ def test_library_is_within_20_percent(shape: tuple[int, int, int, int]) -> None:
 
 @pytest.mark.parametrize("shape", MEASURED)
 def test_an_emitted_schedule_is_picked(shape: tuple[int, int, int, int]) -> None:
-    assert pick(rank(lora(*shape), H200)).kind in ("inline", "split", "two_pool")
+    assert pick(rank(lora(*shape), H200), lora(*shape)).kind in ("inline", "split", "two_pool")
 
 
 def test_many_rows_go_through_descriptors() -> None:
-    schedule = pick(rank(lora(2048, 4096, 4096, 16), H200)).schedule
+    group = lora(2048, 4096, 4096, 16)
+    schedule = pick(rank(group, H200), group).schedule
     assert schedule is not None
     assert [pool.tile.tma for pool in schedule.pools] == [False, True]
     assert schedule.pools[1].workers == H200.multiprocessors
-    older = pick(rank(lora(2048, 4096, 4096, 16), get_device("a100-80"))).schedule
+    older = pick(rank(group, get_device("a100-80")), group).schedule
     assert older is not None and not any(pool.tile.tma for pool in older.pools)
 
 

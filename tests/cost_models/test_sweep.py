@@ -118,6 +118,7 @@ FASTEST = {
 
 @pytest.mark.parametrize("shape", FASTEST)
 def test_the_fastest_kind_is_picked(shape: tuple[int, int, int, int]) -> None:
-    schedule = pick(rank(lora(*shape), H200, ("library", "split", "inline"))).schedule
+    group = lora(*shape)
+    schedule = pick(rank(group, H200, ("library", "split", "inline")), group).schedule
     assert schedule is not None
     assert schedule.kind + " tma" * any(pool.tile.tma for pool in schedule.pools) == FASTEST[shape]

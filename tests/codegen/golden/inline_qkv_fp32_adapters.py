@@ -105,7 +105,14 @@ def main_0(
     y *= SCALE
     b_tile = b_ptr + ranks[:, None] * B_STRIDE_R + cols[None, :] * B_STRIDE_N
     b = tl.load(b_tile)
-    acc = tl.dot(y, b, acc, input_precision="tf32x3")
+    y_high, y_middle, y_low = in_pieces(y, x_ptr.dtype.element_ty)
+    b_high, b_middle, b_low = in_pieces(b, x_ptr.dtype.element_ty)
+    acc = tl.dot(y_high, b_low, acc)
+    acc = tl.dot(y_middle, b_middle, acc)
+    acc = tl.dot(y_low, b_high, acc)
+    acc = tl.dot(y_high, b_middle, acc)
+    acc = tl.dot(y_middle, b_high, acc)
+    acc = tl.dot(y_high, b_high, acc)
 
     out_tile = out_ptr + rows[:, None] * N + cols[None, :]
     tl.store(out_tile, acc.to(out_ptr.dtype.element_ty), mask=rows[:, None] < M)
