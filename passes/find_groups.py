@@ -1,8 +1,9 @@
 """Find groups: regions whose main products read one LHS, described in the vocabulary of :mod:`fusioncc.group`.
 
-A region that a rule refuses keeps its main member in the group (it runs as it did) and loses its branches; the refusal
-is kept. Two or more products make a group. Where regions have alternatives, or members of a group depend on each other,
-groups are found that exclude each other; :mod:`fusioncc.passes.choose_groups` chooses among them once they are planned.
+A region that a rule refuses loses its branches, and its main member stays in the group where the rules accept it by
+itself; every refusal is kept. Two or more products make a group. Where regions have alternatives, or members of a group
+depend on each other, groups are found that exclude each other; :mod:`fusioncc.passes.choose_groups` chooses among them
+once they are planned.
 """
 
 from collections import defaultdict
@@ -58,11 +59,12 @@ def find_groups(
             lhs = _lhs_node(members)
             legal: list[Region] = []
             for region in members:
-                refused = check_region(RegionFacts(region, lhs, order, barriers)) if region.branches else ()
-                rejections |= dict.fromkeys(refused)
-                kept = _alone(region.main) if refused else region
-                if _describable(kept.main):
-                    legal.append(kept)
+                for kept in (region, *([_alone(region.main)] if region.branches else ())):
+                    refused = check_region(RegionFacts(kept, lhs, order, barriers))
+                    rejections |= dict.fromkeys(refused)
+                    if not refused and _describable(kept.main):
+                        legal.append(kept)
+                        break
             independent, dependent = _independent(legal, order)
             rejections |= dict.fromkeys(dependent)
             for each in independent:

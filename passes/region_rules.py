@@ -112,11 +112,17 @@ def layout(facts: RegionFacts) -> Decision:
     return Accepted("layout")
 
 
-def plain_main(facts: RegionFacts) -> Decision:
-    """The main product is ``X @ W`` or ``X @ W + bias[N]``, not batched and not scaled."""
+def unbatched(facts: RegionFacts) -> Decision:
+    """A product with branches is not batched; without, it is planned, and every kind but ``library`` refuses it."""
     main = facts.region.main
-    if not same_size(main.batch, 1):
-        return Rejected("plain_main", main.node.name, f"batched product (batch {main.batch}) has no emitted form yet")
+    if facts.region.branches and not same_size(main.batch, 1):
+        return Rejected("unbatched", main.node.name, f"batched product (batch {main.batch}) has no emitted form yet")
+    return Accepted("unbatched")
+
+
+def plain_main(facts: RegionFacts) -> Decision:
+    """The main product is ``X @ W`` or ``X @ W + bias[N]``, not scaled."""
+    main = facts.region.main
     if main.addend is not None:
         return Rejected(
             "plain_main",
@@ -214,6 +220,7 @@ REGION_RULES: tuple[Callable[[RegionFacts], Decision], ...] = (
     dtypes,
     one_device,
     sizes,
+    unbatched,
     plain_main,
     one_element_per_column,
     layout,

@@ -8,20 +8,21 @@ from fusioncc.autotune import best, pick
 from fusioncc.device import get_device
 from fusioncc.group import Group
 from fusioncc.passes.plan_groups import why_chosen
-from fusioncc.schedule import Candidate, Estimate
+from fusioncc.schedule import Candidate, Estimate, Pool, Schedule, TileConfig
 from tests.cost_models.groups import bundle, lora
 
 FEW, MANY = lora(64, 4096, 4096, 16), lora(65, 4096, 4096, 16)
 PLAIN = bundle(64, 4096, (4096, 0), (1024, 0))
 
 
-def candidates(times: dict[str, float], binds: str = "dram") -> tuple[Candidate, ...]:
-    """Candidates with these predicted times, us, fastest first."""
+def candidates(times: dict[str, float], binds: str = "dram", tma: bool = True) -> tuple[Candidate, ...]:
+    """Candidates with these predicted times, us, fastest first; main tiles through TMA or pointers."""
     found = best(FEW, get_device("h200"), "library")
     assert found is not None
     estimate: Estimate = replace(found[1], binds=binds)
     ordered = sorted(times.items(), key=lambda item: item[1])
-    return tuple(Candidate(kind, True, "", us, None, estimate) for kind, us in ordered)
+    pools = (Pool("main", (0,), TileConfig(128, 128, 64, tma=tma), 0),)
+    return tuple(Candidate(kind, True, "", us, Schedule(kind, pools), estimate) for kind, us in ordered)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,13 @@ def candidates(times: dict[str, float], binds: str = "dram") -> tuple[Candidate,
 )
 def test_the_kind_that_runs(times: dict[str, float], group: Group, kind: str) -> None:
     assert pick(candidates(times), group).kind == kind
+
+
+@pytest.mark.parametrize(("waiting", "kind"), [(86, "split"), (84, "two_pool")])
+def test_programs_that_wait_and_have_no_tma_must_be_further_ahead(waiting: float, kind: str) -> None:
+    times = {"two_pool": waiting, "split": 100, "library": 110}
+    assert pick(candidates(times, tma=False), FEW).kind == kind
+    assert pick(candidates(times), FEW).kind == "two_pool"
 
 
 @pytest.mark.parametrize(

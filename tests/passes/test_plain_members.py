@@ -1,0 +1,89 @@
+"""Products without a branch that share X: they join a group only as ``X @ W`` or with a bias of N elements."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from fusioncc.config import Options
+from fusioncc.graph import aten
+from fusioncc.pipeline import find, rewrite
+from tests.passes.doors import DOORS, inputs_of
+from tests.passes.models import K, Model, N, t, through_all
+from tests.passes.test_insertion import close, setting
+
+M, V = 40, 64
+X = t(M, K)
+Case = tuple[Callable[..., Any], tuple[int, ...]]
+
+ACCEPTED: dict[str, Case] = {
+    "bias": (lambda s, x: torch.addmm(s.c, x, s.w), (N,)),
+    "bias as a row": (lambda s, x: torch.addmm(s.c, x, s.w), (1, N)),
+    "beta of nothing": (lambda s, x: torch.addmm(s.c, x, s.w, beta=0), (M, N)),
+}
+REFUSED: dict[str, Case] = {
+    "alpha": (lambda s, x: torch.addmm(s.c, x, s.w, alpha=3), (N,)),
+    "alpha of nothing": (lambda s, x: torch.addmm(s.c, x, s.w, alpha=0), (N,)),
+    "beta": (lambda s, x: torch.addmm(s.c, x, s.w, beta=0.5), (N,)),
+    "residual": (lambda s, x: torch.addmm(s.c, x, s.w), (M, N)),
+    "one element a row": (lambda s, x: torch.addmm(s.c, x, s.w), (M, 1)),
+    "one element": (lambda s, x: torch.addmm(s.c, x, s.w), (1,)),
+    "one element as a matrix": (lambda s, x: torch.addmm(s.c, x, s.w), (1, 1)),
+}
+BESIDE: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    "plain": (lambda s, x: x @ s.v, ("concat", "horizontal", "streams")),
+    "lora": (
+        lambda s, x: x @ s.v + 2 * ((x @ s.a) @ s.b),
+        ("concat", "horizontal", "streams", "split", "inline", "two_pool"),
+    ),
+}
+
+
+def model(case: Case, beside: str) -> Model:
+    (function, shape), (other, _) = case, BESIDE[beside]
+    weights = {"w": t(K, N), "v": t(K, V), "a": t(K, 4), "b": t(4, V), "c": t(*shape)}
+    return Model(lambda s, x: (function(s, x), other(s, x)), **weights)
+
+
+def mains(found: Any) -> list[list[int]]:
+    """The N of the main members of each group."""
+    return [[member.n for member in group.members if member.role == "main"] for group in found.groups]
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_what_joins_a_group(name: str) -> None:
+    assert mains(through_all(model(ACCEPTED[name], "plain"), X)) == [[N, V]]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_stays_out_and_why(name: str) -> None:
+    alone = through_all(model(REFUSED[name], "plain"), X)
+    assert mains(alone) == []
+    assert {rejection.rule for rejection in alone.rejections} == {"plain_main"}
+    assert mains(through_all(model(REFUSED[name], "lora"), X)) == [[V]]
+
+
+@pytest.mark.parametrize(("beside", "kind"), [(name, kind) for name, (_, kinds) in BESIDE.items() for kind in kinds])
+@pytest.mark.parametrize("name", [*ACCEPTED, *REFUSED])
+def test_results_are_equal(name: str, beside: str, kind: str) -> None:
+    module = DOORS["export"](model((ACCEPTED | REFUSED)[name], beside), (X,))
+    inputs = inputs_of(module.graph)
+    wanted = module(*inputs)
+    plan = rewrite(module.graph, setting(kind), "call")
+    assert all(group.schedule.kind == kind for group in plan.groups)
+    assert len(plan.groups) == (name in ACCEPTED or beside == "lora")
+    module.recompile()
+    close(module(*inputs), wanted)
+
+
+def test_an_x_that_is_changed_between_two_products() -> None:
+    module = DOORS["export"](Model(lambda s, x: (x @ s.w, x @ s.v), w=t(K, N), v=t(K, V)), (X,))
+    assert mains(find(module.graph, Options())) == [[N, V]]
+    first, second = (node for node in module.graph.nodes if node.target is aten.mm.default)
+    with module.graph.inserting_before(second):
+        changed = module.graph.call_function(aten.neg_.default, (first.args[0],))
+        changed.meta["val"] = first.args[0].meta["val"]
+    found = find(module.graph, Options())
+    assert mains(found) == []
+    assert [rejection.rule for rejection in found.rejections] == ["no_barrier"]
