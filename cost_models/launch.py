@@ -28,11 +28,13 @@ class Tensor:
 
 @dataclass(frozen=True)
 class RankBlock:
-    """The columns that a branch adds to a tile: padded rank, pieces of an fp32 adapter, bytes of an element of A."""
+    """The columns that a branch adds to a tile: padded rank, pieces of an fp32 adapter, bytes of an element of A, and
+    those that an element of B takes in shared memory while it is joined."""
 
     padded: int
     pieces: int
     element: int
+    joined: int
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,16 @@ def rank_block(group: Group, branch: Branch, tier: str) -> RankBlock:
     down = group.members[branch.down]
     mixed = down.weight.dtype == "fp32" and group.lhs.dtype != "fp32" and down.dtype == "fp32"
     pieces = 3 if mixed and tier != "relaxed" else 1
-    return RankBlock(padded_rank(down.n), pieces, DTYPE_BYTES[down.weight.dtype])
+    return RankBlock(padded_rank(down.n), pieces, DTYPE_BYTES[down.weight.dtype], _joined_element(group, branch, tier))
+
+
+def _joined_element(group: Group, branch: Branch, tier: str) -> int:
+    """Bytes of an element of B while it is joined: three bf16 pieces where B is fp32 beside a bf16 X, and two fp32 for
+    the three products of tf32x3 beside an fp16 X, unless nothing is mixed."""
+    x, a, b = (each.dtype for each in (group.lhs, group.members[branch.down].weight, group.members[branch.up].weight))
+    if tier == "relaxed" or x == "fp32" or x == a == b:
+        return DTYPE_BYTES[x]
+    return 8 if x == "fp16" else 6 if b == "fp32" else DTYPE_BYTES[x]
 
 
 def with_pool(launch: Launch, pool: Pool) -> Launch:

@@ -89,8 +89,8 @@ def _shared_bytes(launch: Launch, device: Device) -> int:
     if tile.one_row:
         return ROW_SUM_BYTES * columns(launch) * tile.num_warps
     buffers = tile.num_stages - (device.capability < 90)
-    loop, joined = max(1, buffers) * step_bytes(launch), _joined_bytes(launch) if launch.body == "join" else 0
-    loop = max(loop, joined) if launch.pool.joins_last else loop + joined + _pieces(launch)
+    loop, beside = max(1, buffers) * step_bytes(launch), _joined_bytes(launch, behind=True) + _pieces(launch)
+    loop = max(loop if launch.pool.joins_last else loop + beside, _joined_bytes(launch))
     if launch.body == "inline" and launch.unit == "tf32" and device.capability < 90:
         loop += tile.block_m * tile.block_k * launch.x_element  # X rounded for both products, once: Triton 3.8
     output = tile.block_m * columns(launch) * (4 if launch.body == "down" else launch.out_element)
@@ -108,13 +108,16 @@ def _pieces(launch: Launch) -> int:
     return launch.pool.tile.block_k * 2 * sum(rank.padded * rank.pieces for rank in launch.ranks if rank.pieces > 1)
 
 
-def _joined_bytes(launch: Launch) -> int:
-    """Bytes of the operands of the join: B, and ``y`` where it stands right or comes from memory behind no K loop; in
-    three 16-bit pieces where A is kept fp32."""
+def _joined_bytes(launch: Launch, *, behind: bool = False) -> int:
+    """Bytes of the operands of the join: B, and ``y`` where it stands right or comes from memory behind no K loop.
+    ``behind``: those that still lie beside a loop behind the join, of three pieces the last."""
     assert launch.pool is not None
+    if launch.body != "join":
+        return 0
     tile = launch.pool.tile
     width = tile.block_n + (tile.block_m if tile.swap_operands or not launch.k else 0)
-    return sum(width * rank.padded * (3 * 2 if rank.pieces > 1 else launch.x_element) for rank in launch.ranks)
+    elements = (rank.joined // 3 if behind and rank.joined == 6 else rank.joined for rank in launch.ranks)
+    return sum(width * rank.padded * each for rank, each in zip(launch.ranks, elements, strict=True))
 
 
 def occupancy(launch: Launch, device: Device) -> int:

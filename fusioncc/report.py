@@ -226,7 +226,7 @@ def runners_up(group: GroupPlan) -> str:
     chosen = chosen_candidate(group)
     if ranked and chosen is not None and chosen.predicted_us and ranked[0].predicted_us is not None:
         more = 100 * (ranked[0].predicted_us / chosen.predicted_us - 1)
-        texts[0] += f" ({more:+.0f} %)" if more > 0 else f" ({more:+.1f} %)"
+        texts[0] += f" ({more:+.{0 if more > 1.5 else 1}f} %)"
     return ", ".join(texts)
 
 

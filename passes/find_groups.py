@@ -20,7 +20,6 @@ from fusioncc.graph import (
     SLICES,
     dtype_of,
     is_aligned,
-    is_static,
     module_path,
     size_hint,
     size_symbol,
@@ -59,10 +58,10 @@ def find_groups(
             lhs = _lhs_node(members)
             legal: list[Region] = []
             for region in members:
-                for kept in (region, *([_alone(region.main)] if region.branches else ())):
+                for kept in (region, *([region.alone()] if region.branches else ())):
                     refused = check_region(RegionFacts(kept, lhs, order, barriers))
                     rejections |= dict.fromkeys(refused)
-                    if not refused and _describable(kept.main):
+                    if not refused:
                         legal.append(kept)
                         break
             independent, dependent = _independent(legal, order)
@@ -90,11 +89,6 @@ def _is_group(members: list[Region]) -> bool:
     return len(members) + sum(len(region.branches) for region in members) >= 2
 
 
-def _alone(main: Gemm) -> Region:
-    """The region of a product without branches."""
-    return Region(main, (), main.result, frozenset({main.node, main.result}))
-
-
 def _independent(regions: list[Region], order: dict[fx.Node, int]) -> tuple[list[list[Region]], list[Rejected]]:
     """Groups whose members are independent: one of all ``regions``, or where some depend on others one without the
     later of them, and one with each of these. And why members are in none."""
@@ -116,19 +110,6 @@ def _lhs_node(regions: list[Region]) -> fx.Node:
 
 def _is_scaled(joined: Joined) -> bool:
     return bool(joined.branch.on_lhs.tensors) or joined.branch.on_lhs.value != 1
-
-
-def _describable(main: Gemm) -> bool:
-    """Sizes, dtype and layout of a product have words in the vocabulary."""
-    sizes = (main.n, main.k, main.batch)
-    return (
-        all(is_static(size) and size > 0 for size in sizes)
-        and bool(size_hint(main.m))
-        and all(dtype_of(node) in DTYPE_BYTES for node in (main.lhs, main.weight, main.node))
-        and all(map(is_static, tensor(main.lhs).stride()[-2:] if tensor(main.lhs).dim() == 2 else ()))  # type: ignore[union-attr]
-        and storage_of(main.weight) is not None
-        and not tensor(main.weight).dtype.is_complex  # type: ignore[union-attr]
-    )
 
 
 def _independent_members(

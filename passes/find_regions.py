@@ -42,12 +42,20 @@ class Joined:
 
 @dataclass(frozen=True)
 class Region:
-    """A main product, its branches in order of joining, the node the kernel's output replaces, the nodes it covers."""
+    """A main product, its branches in order of joining, the node the kernel's output replaces, the nodes it covers.
+
+    ``main`` may have a bias that a sum on the way to a branch adds; ``product`` is the main product as it stands.
+    """
 
     main: Gemm
     branches: tuple[Joined, ...]
     output: fx.Node
     inner: frozenset[fx.Node]
+    product: Gemm
+
+    def alone(self) -> "Region":
+        """The main product without the branches, and without what a sum behind it adds."""
+        return Region(self.product, (), self.product.result, frozenset(product_nodes(self.product)), self.product)
 
     @property
     def halves(self) -> set[fx.Node]:
@@ -107,6 +115,7 @@ def _grow(
     """The region of ``main``, and by up product why a branch beside it is not part of it. ``ups`` are the branches by
     the result of their up product."""
     joined: list[Joined] = []
+    product = main
     inner: set[fx.Node] = product_nodes(main)
     output = here = main.result
     refused: dict[fx.Node, Rejected] = {}
@@ -147,7 +156,7 @@ def _grow(
         output = here = end
     output = _absorb_cast(output, inner) if joined else output
     joined = [replace(join, saved=_is_saved(join.branch, inner)) for join in joined]
-    return Region(main, tuple(joined), output, frozenset(inner)), refused
+    return Region(main, tuple(joined), output, frozenset(inner), product), refused
 
 
 def _added_bias(user: fx.Node, here: fx.Node, main: Gemm) -> fx.Node | None:

@@ -183,16 +183,20 @@ def _choose(
 
 
 def why_chosen(best: Candidate, candidates: tuple[Candidate, ...], group: Group) -> str:
-    timed = sorted((c.predicted_us, c.kind, c) for c in candidates if c.legal and c is not best and c.predicted_us)
+    """Why a candidate runs: its time beside the next best, and what that lacks where it is faster."""
+    legal = [each for each in candidates if each.legal and each is not best and each.predicted_us is not None]
+    timed = [(each.predicted_us or 0.0, each.kind, each) for each in legal]
+    timed.sort(key=lambda each: each[:2])
     others = [other for other in timed if other[1] not in ON_REQUEST]
     asked = [f"; on request, {kind} is predicted {us:.1f} us" for us, kind, _ in timed if kind in ON_REQUEST]
     faster = asked[0] if asked and timed[0][1] in ON_REQUEST and timed[0][0] < (best.predicted_us or 0.0) else ""
     if not others or best.predicted_us is None:
         return f"the only legal schedule{faster}"
     us, kind, other = others[0]
-    passed = f" (would have to be {margin(other, best.kind, group):.1%} ahead)" if us < best.predicted_us else ""
+    every = " of every other kind" * (kind == "two_pool")
+    lacks = f" (would have to be {margin(other, best.kind, group):.1%} ahead{every})" if us < best.predicted_us else ""
     binds = f", bound by {best.estimate.binds}" if best.estimate is not None and best.estimate.binds else ""
-    return f"predicted {best.predicted_us:.1f} us against {us:.1f} us for {kind}{passed}{binds}{faster}"
+    return f"predicted {best.predicted_us:.1f} us against {us:.1f} us for {kind}{lacks}{binds}{faster}"
 
 
 def beyond(schedule: Schedule, device: Device) -> str:

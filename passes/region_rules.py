@@ -72,9 +72,9 @@ def one_device(facts: RegionFacts) -> Decision:
 
 
 def sizes(facts: RegionFacts) -> Decision:
-    """N, K and every rank are static and not zero; M has a value to plan with."""
+    """N, K, every rank and the batch are static and not zero; M has a value to plan with."""
     main = facts.region.main
-    named = [("N", main.n, main), ("K", main.k, main)]
+    named = [("N", main.n, main), ("K", main.k, main), ("the batch", main.batch, main)]
     named += [("rank", joined.branch.down.n, joined.branch.down) for joined in facts.region.branches]
     for name, size, gemm in named:
         if not is_static(size):
@@ -110,14 +110,6 @@ def layout(facts: RegionFacts) -> Decision:
             "the sum is not stored row by row, and later ops may rely on its strides",
         )
     return Accepted("layout")
-
-
-def unbatched(facts: RegionFacts) -> Decision:
-    """A product with branches is not batched; without, it is planned, and every kind but ``library`` refuses it."""
-    main = facts.region.main
-    if facts.region.branches and not same_size(main.batch, 1):
-        return Rejected("unbatched", main.node.name, f"batched product (batch {main.batch}) has no emitted form yet")
-    return Accepted("unbatched")
 
 
 def plain_main(facts: RegionFacts) -> Decision:
@@ -220,7 +212,6 @@ REGION_RULES: tuple[Callable[[RegionFacts], Decision], ...] = (
     dtypes,
     one_device,
     sizes,
-    unbatched,
     plain_main,
     one_element_per_column,
     layout,

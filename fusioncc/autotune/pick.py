@@ -17,7 +17,7 @@ picture of them (measured at 512 rows: 7 to 12 %)."""
 WAITING_GAIN, POINTER_WAITING_GAIN = 0.05, 0.15
 """``two_pool``, whose programs wait for one another, must be predicted this much faster than any other kind. Where it
 is, it took 0.82 to 1.09 times as long as ``split``, 0.94 in the mean of 7 groups. All of these have main tiles through
-TMA; those through pointers, which other cards have, were not measured ahead of anything."""
+TMA; those through pointers are for cards without, and none of those was measured."""
 ONE_LAUNCH, ONE_LAUNCH_ROWS = 0.04, 64
 """Up to so many rows ``split`` must be predicted this much faster than ``inline``, which has a launch less and no
 partial sums in memory. Where it is not, ``inline`` took 0.95 to 0.98 times as long at 64 rows (4 groups); at 128 rows,
@@ -25,14 +25,18 @@ predicted 5 % slower, 1.09 times."""
 
 
 def pick(candidates: tuple[Candidate, ...], group: Group) -> Candidate:
-    """The candidate to run, of one a kind, fastest first; ``library`` is one of them."""
+    """The candidate to run, of one a kind, fastest first.
+
+    Raises:
+        KeyError: ``library`` is not one of those that are legal.
+    """
     legal = {each.kind: each for each in candidates if each.legal and each.kind not in ON_REQUEST}
     library, inline, waiting = legal["library"], legal.get("inline"), legal.get("two_pool")
     fastest = next(each for each in legal.values() if each is not waiting)
-    if not beats(fastest, library, group):
-        fastest = library
-    if waiting is not None and beats(waiting, fastest, group):
+    if waiting is not None and all(beats(waiting, other, group) for other in (fastest, library)):
         return waiting
+    if not beats(fastest, library, group):
+        return library
     if inline is not None and beats(inline, library, group) and not beats(fastest, inline, group):
         return inline
     return fastest

@@ -42,7 +42,7 @@ def starts_early(group: Group, device: Device) -> bool:
 
 def row_bytes(group: Group) -> int:
     """Bytes that a pass may hold of one row of all A side by side, ranks padded as in a tile: fp32 adapters of a 16-bit
-    X are there in their 16-bit pieces as well."""
+    X count three 16-bit pieces as well."""
     blocks = dict.fromkeys((branch.down, rank_block(group, branch, "fp32")) for branch in group.branches)
     return sum(rank.padded * (rank.element + 2 * rank.pieces * (rank.pieces > 1)) for _, rank in blocks)
 

@@ -28,8 +28,8 @@ class Product:
 
     ``left`` and ``right`` are source of the operands, in which ``{operand}`` stands for the operand and ``{other}`` for
     the other one. ``precision`` is the ``input_precision`` of the dot (empty for 16-bit operands). ``cut`` names the
-    sides that are fp32 and go in as three bf16 pieces each, of the dtype of X; of nine products the six largest hold
-    all that fp32 holds. ``compensated``: each K step's product is added with Kahan's correction, since one chain of K
+    sides that are fp32 and go in as three bf16 pieces each, where X is bf16; of nine products the six largest hold all
+    that fp32 holds. ``compensated``: each K step's product is added with Kahan's correction, since one chain of K
     fp32 additions is further from the exact sum than a vendor GEMM is.
     """
 
@@ -108,7 +108,7 @@ def _to_tf32(dtype: str) -> str:
 
 PIECES = """@triton.jit
 def in_pieces(a, dtype: tl.constexpr):
-    # Three 8-bit significands hold the 24 bits of fp32, so that high + middle + low is a itself.
+    # Three 8-bit significands hold the 24 bits of fp32: high + middle + low is a itself, down to about 2**-110.
     high = a.to(dtype)
     rest = a - high.to(tl.float32)
     middle = rest.to(dtype)

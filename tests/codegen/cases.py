@@ -13,6 +13,8 @@ class Lora:
 
     rank: int = 8
     dtype: str = "bf16"
+    up_dtype: str = ""
+    """Where B has another dtype than A."""
     scale: float = 2.0
     tensor_scales: int = 0
     saved: bool = False
@@ -70,7 +72,14 @@ def group(
                 "down", lora.rank, k, f"a{name}", "nk", lora.dtype, lora.down_bias is not None, lora.down_bias or 1.0
             )
             up = build.member(
-                "up", main.n, lora.rank, f"b{name}", "nk", lora.dtype, lora.up_bias is not None, lora.up_bias or 1.0
+                "up",
+                main.n,
+                lora.rank,
+                f"b{name}",
+                "nk",
+                lora.up_dtype or lora.dtype,
+                lora.up_bias is not None,
+                lora.up_bias or 1.0,
             )
             scales = tuple(Operand(f"s{name}{at}", (), (), dtype) for at in range(lora.tensor_scales))
             build.branches.append(Branch(index, down, up, lora.scale, scales, lora.saved))
@@ -184,7 +193,7 @@ DESCRIBED = TileConfig(64, 64, 32, 4, 3, tma=True)
 def golden() -> dict[str, tuple[Group, Schedule, str]]:
     """Modules whose source is kept: name -> group, schedule, tier."""
     big, wide = TileConfig(64, 128, 64, 4, 4), TileConfig(128, 256, 64, 8, 3)
-    narrow = TileConfig(16, 32, 128, 4, 4, swap_operands=True)
+    narrow, square = TileConfig(16, 32, 128, 4, 4, swap_operands=True), TileConfig(64, 64, 64, 4, 2)
     down = TileConfig(64, 16, 128, 4, 4)
     small = TileConfig(32, 64, 32, 4, 3)
     row = TileConfig(1, 2, 2048, 4, 1, swap_operands=True)
@@ -205,6 +214,7 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
     )
     ieee = group(48, 256, Main(192, (Lora(16, dtype="fp32"),), dtype="fp32"), dtype="fp32")
     plain = group(300, 200, Main(330, (Lora(12),)))
+    mixed = {name: group(256, 512, Main(256, (Lora(16, "fp32"),), dtype=name), dtype=name) for name in ("bf16", "fp16")}
     long = group(2048, 4096, Main(4096, (Lora(16),)))
     saved = group(2048, 4096, Main(4096, (Lora(16, saved=True),)))
     plain_few = group(64, 4096, *(Main(n, ()) for n in (4096, 1024, 1024)))
@@ -232,6 +242,12 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
             "fp32",
         ),
         "concat_one_row": (plain_row, Schedule("concat", (Pool("main", plain_row.mains, row, 0),)), "fp32"),
+        "split_fp32_adapters": (mixed["bf16"], split(mixed["bf16"], square, DOWN), "fp32"),
+        "split_early_fp16_fp32_adapters": (
+            mixed["fp16"],
+            early(joined_last(split(mixed["fp16"], square, DOWN))),
+            "fp32",
+        ),
         "split_ieee": (ieee, split(ieee, small, replace(DOWN, block_k=32), k_split=2), "fp32"),
         "split_mlp": (mlp, split(mlp, big, down, k_split=8), "fp32"),
         "split_qkv_relaxed": (q_k_v, split(q_k_v, TileConfig(128, 128, 64, 8, 3), down, k_split=4), "relaxed"),

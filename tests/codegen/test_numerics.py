@@ -11,7 +11,20 @@ from fusioncc.descriptors import refusal
 from fusioncc.group import Group, Output
 from fusioncc.schedule import COMPENSATED_STEP, Schedule, TileConfig, overwrites_x, padded_rank
 from tests.codegen import reference
-from tests.codegen.cases import DESCRIBED, DOWN, SWAPPED, TILE, Lora, Main, bundled, group, inline, side_by_side, split
+from tests.codegen.cases import (
+    DESCRIBED,
+    DOWN,
+    SWAPPED,
+    TILE,
+    Lora,
+    Main,
+    bundled,
+    group,
+    inline,
+    side_by_side,
+    split,
+    two_pool,
+)
 
 pytestmark = pytest.mark.exhaustive
 
@@ -215,20 +228,29 @@ def test_rows_of_a_symbol_differ_from_the_hint(load, kind: str, rows: int) -> No
     assert reference.rms(output, truth) <= 1.1 * reference.rms(plain, truth)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_fp32_adapters_keep_fp32_accuracy(load, dtype: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "a", "b", "kind"),
+    [
+        *(("bf16", "fp32", "fp32", kind) for kind in KINDS),
+        *(("fp16", "fp32", "fp32", kind) for kind in KINDS),
+        *(("bf16", "fp32", "bf16", kind) for kind in ("inline", "split_3")),
+        *(("bf16", "bf16", "fp32", kind) for kind in ("inline", "split_3")),
+    ],
+)
+def test_fp32_adapters_keep_fp32_accuracy(load, dtype: str, a: str, b: str, kind: str) -> None:
     """With an fp32 output nothing rounds to 16 bits: the error is fp32's, far below that of a bf16 adapter."""
-    value = group(33, 200, Main(136, (Lora(8, dtype="fp32"),), dtype=dtype), dtype=dtype)
+    value = group(33, 200, Main(136, (Lora(8, dtype=a, up_dtype=b),), dtype=dtype), dtype=dtype)
     value = replace(value, outputs=(Output(0, "add0", "fp32"),))
     outputs, _, exact = run(load, value, schedules(value)[kind])
     assert reference.rms(outputs[0], exact[0]) < 1e-6
 
 
-@pytest.mark.parametrize("kind", ["inline", "split_3"])
+@pytest.mark.parametrize("kind", ["inline", "split_3", "concat", "horizontal", "two_pool"])
 def test_relaxed_rounds_fp32_adapters(load, kind: str) -> None:
     value = GROUPS["fp32_adapters"]
-    outputs, eager, exact = run(load, value, schedules(value)[kind], tier="relaxed")
+    beside = {name: side_by_side(value, name, TILE, DOWN, main_split=2) for name in ("concat", "horizontal")}
+    known = {**schedules(value), **beside, "two_pool": two_pool(value, TILE, DOWN, 6, 2, 1)}
+    outputs, eager, exact = run(load, value, known[kind], tier="relaxed")
     assert reference.rms(outputs[0], exact[0]) <= 1.1 * reference.rms(eager[0], exact[0])
 
 

@@ -87,3 +87,41 @@ def test_an_x_that_is_changed_between_two_products() -> None:
     found = find(module.graph, Options())
     assert mains(found) == []
     assert [rejection.rule for rejection in found.rejections] == ["no_barrier"]
+
+
+def _biased_down(s: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    low = torch.addmm(s.ab, x, s.a)
+    return x @ s.w + s.c + 2 * (low @ s.b), low, x @ s.v
+
+
+def _scaled_x(s: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    low = (x * 2) @ s.a
+    return x @ s.w + s.c + low @ s.b, low, x @ s.v
+
+
+LOSES_ITS_BRANCH: dict[str, tuple[Callable[..., Any], str]] = {
+    "down product with a bias, read elsewhere": (_biased_down, "saved_products"),
+    "down product of a scaled X, read elsewhere": (_scaled_x, "saved_products"),
+    "scale in fp64": (
+        lambda s, x: (x @ s.w + s.c + ((x @ s.a) @ s.b) * s.d, x @ s.v),
+        "dtypes",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["concat", "horizontal"])
+@pytest.mark.parametrize("name", LOSES_ITS_BRANCH)
+def test_a_bias_that_a_sum_adds_stays_with_the_sum(name: str, kind: str) -> None:
+    """The main product of a refused region joins the group as it stands: without the bias on the way to its branch."""
+    function, rule = LOSES_ITS_BRANCH[name]
+    scale = torch.ones((), dtype=torch.float64)
+    weights = {"w": t(K, N), "v": t(K, V), "a": t(K, 4), "b": t(4, N), "c": t(N), "ab": t(4), "d": scale}
+    module = DOORS["export"](Model(function, **weights), (X,))
+    inputs = inputs_of(module.graph)
+    wanted = module(*inputs)
+    plan = rewrite(module.graph, setting(kind), "call")
+    assert mains(plan) == [[N, V]]
+    assert not any(group.branches or any(member.bias for member in group.members) for group in plan.groups)
+    assert {rejection.rule for rejection in plan.rejections} == {rule}
+    module.recompile()
+    close(module(*inputs), wanted)

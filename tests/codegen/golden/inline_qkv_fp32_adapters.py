@@ -36,7 +36,7 @@ import triton.language as tl
 
 @triton.jit
 def in_pieces(a, dtype: tl.constexpr):
-    # Three 8-bit significands hold the 24 bits of fp32, so that high + middle + low is a itself.
+    # Three 8-bit significands hold the 24 bits of fp32: high + middle + low is a itself, down to about 2**-110.
     high = a.to(dtype)
     rest = a - high.to(tl.float32)
     middle = rest.to(dtype)
