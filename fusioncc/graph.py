@@ -45,7 +45,7 @@ COPIES = {
 }
 CASTS = {aten._to_copy.default, aten.to.dtype, torch.ops.prims.convert_element_type.default}
 SLICES = {aten.slice.Tensor, aten.select.int}
-MEMORY_VIEWS = VIEWS | PERMUTES | SLICES | {aten.expand.default, aten.as_strided.default, aten.unfold.default}
+MEMORY_VIEWS: set[Any] = VIEWS | PERMUTES | SLICES | {aten.expand.default, aten.as_strided.default, aten.unfold.default}
 MEMORY_VIEWS |= {aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int, operator.getitem}
 """What Inductor makes of a tensor in memory without writing it."""
 PADS = {aten.constant_pad_nd.default}
