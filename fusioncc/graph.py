@@ -3,6 +3,7 @@
 Sizes may be symbolic: they are compared as expressions, so that looking at a graph never adds a guard.
 """
 
+import operator
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,6 +45,9 @@ COPIES = {
 }
 CASTS = {aten._to_copy.default, aten.to.dtype, torch.ops.prims.convert_element_type.default}
 SLICES = {aten.slice.Tensor, aten.select.int}
+MEMORY_VIEWS: set[Any] = VIEWS | PERMUTES | SLICES | {aten.expand.default, aten.as_strided.default, aten.unfold.default}
+MEMORY_VIEWS |= {aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int, operator.getitem}
+"""What Inductor makes of a tensor in memory without writing it."""
 PADS = {aten.constant_pad_nd.default}
 SUMS = {aten.add.Tensor, aten.sub.Tensor}
 
@@ -257,6 +261,32 @@ def rows_may_be_padded(node: fx.Node) -> bool:
         return True
     least, alignment = config.padding_stride_threshold, config.padding_alignment_bytes
     return any(is_static(s) and s > least and int(s) * value.element_size() % alignment for s in value.stride())
+
+
+def gaps_may_close(node: fx.Node) -> bool:
+    """Whether Inductor may store a tensor without the gaps that its strides have: of what it computes it keeps the
+    order of strides, not their values, so that a slice of an intermediate (or an expansion) may be written by itself.
+
+    Views of the graph's inputs stay as they are.
+    """
+    value = tensor(node)
+    while node.target in MEMORY_VIEWS:
+        node = node.args[0]  # type: ignore[assignment]
+    return value is not None and node.op not in HOLDERS and not is_dense(value)
+
+
+def is_dense(value: torch.Tensor) -> bool:
+    """Whether the elements of a tensor lie one behind the other in memory, in whatever order of its dimensions."""
+    dims = [(stride, size) for stride, size in zip(value.stride(), value.shape, strict=True) if not same_size(size, 1)]
+    dims.reverse()
+    if all(is_static(stride) for stride, _ in dims):
+        dims.sort(key=lambda dim: int(dim[0]))
+    expected: Any = 1
+    for stride, size in dims:
+        if not same_size(stride, expected):
+            return False
+        expected = expected * size
+    return True
 
 
 def trainable_inputs(graph: fx.Graph) -> frozenset[fx.Node]:

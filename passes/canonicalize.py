@@ -109,7 +109,7 @@ def read_added(added: Any, result: fx.Node, beta: float) -> tuple[fx.Node | None
     value, out = tensor(added), tensor(result)
     if value is None or out is None or beta == 0:
         return None, None
-    if same_size(product(value.shape), out.shape[-1]) and same_size(value.shape[-1], out.shape[-1]):
+    if value.dim() and same_size(product(value.shape), out.shape[-1]) and same_size(value.shape[-1], out.shape[-1]):
         rows = product(out.shape[:-1])
         return (added, None) if not same_size(rows, 1) or value.dim() == 1 else (None, added)
     return None, added

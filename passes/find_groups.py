@@ -21,6 +21,7 @@ from fusioncc.graph import (
     dtype_of,
     is_aligned,
     module_path,
+    same_size,
     size_hint,
     size_symbol,
     storage_of,
@@ -81,7 +82,7 @@ def _sharing(regions: tuple[Region, ...], order: dict[fx.Node, int]) -> list[lis
     shared: dict[Any, list[Region]] = defaultdict(list)
     for region in sorted(regions, key=lambda region: order[region.main.node]):
         main = region.main
-        shared[main.lhs_key, size_symbol(main.batch) or main.batch].append(region)
+        shared[main.lhs_key, size_symbol(main.batch) or int(main.batch)].append(region)
     return [members for members in shared.values() if _is_group(members)]
 
 
@@ -223,7 +224,7 @@ def _branch(joined: Joined, main: int, at: int) -> Branch:
 
 def _precision(main: Gemm) -> Literal["ieee", "tf32"]:
     """How fp32 products multiply; torch runs a single row as a matrix-vector product, which never rounds to tf32."""
-    return "ieee" if main.m == 1 else fp32_precision()
+    return "ieee" if same_size(main.m, 1) else fp32_precision()
 
 
 def fp32_precision() -> Literal["ieee", "tf32"]:

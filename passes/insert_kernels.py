@@ -18,7 +18,7 @@ from torch import fx
 
 from fusioncc.codegen.launch import Arg, Buffer, EmittedModule, KernelLaunch, M
 from fusioncc.errors import FusionError
-from fusioncc.graph import TORCH_DTYPES, aten, is_mutation, is_static, tensor
+from fusioncc.graph import TORCH_DTYPES, aten, is_dense, is_mutation, is_static, tensor
 from fusioncc.group import Group, Operand
 from fusioncc.passes.insert_merged import insert_merged
 from fusioncc.passes.insert_packed import insert_packed, insert_product
@@ -236,6 +236,8 @@ def _in_memory(insertion: Insertion, lhs: fx.Node) -> fx.Node:
 
     x = tensor(lhs)
     assert x is not None
+    if not is_dense(x):  # a view of an input, or the rule ``layout`` had refused it
+        return lhs
     return insertion.call(inductor_prims.force_stride_order, (lhs, [int(stride) for stride in x.stride()]), x)
 
 

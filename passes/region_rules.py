@@ -12,6 +12,7 @@ from torch import fx
 from fusioncc.decision import Accepted, Decision, Rejected
 from fusioncc.graph import (
     dtype_of,
+    gaps_may_close,
     is_collective,
     is_mutation,
     is_static,
@@ -102,6 +103,17 @@ def layout(facts: RegionFacts) -> Decision:
                 node.name,
                 f"Inductor may pad the rows of this intermediate ({value.shape[-1]} {dtype_of(node)} elements)",
                 "a multiple of 128 bytes is not padded",
+            )
+    for node in (facts.lhs, *facts.operands()):
+        value = tensor(node)
+        storage = storage_of(node) if value is not None and value.dim() >= 2 and node is not facts.lhs else None
+        read = node if storage is None else storage.node
+        if gaps_may_close(read):
+            return Rejected(
+                "layout",
+                read.name,
+                f"Inductor may store this intermediate with other strides than {tuple(tensor(read).stride())}",  # type: ignore[union-attr]
+                "a contiguous copy has strides that stay",
             )
     if not tensor(facts.region.output).is_contiguous():  # type: ignore[union-attr]
         return Rejected(

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from fusioncc.capture import capture
 from fusioncc.config import Options
 from fusioncc.graph import aten
 from fusioncc.pipeline import find, rewrite
@@ -125,3 +126,27 @@ def test_a_bias_that_a_sum_adds_stays_with_the_sum(name: str, kind: str) -> None
     assert {rejection.rule for rejection in plan.rejections} == {rule}
     module.recompile()
     close(module(*inputs), wanted)
+
+
+def test_one_element_without_a_dimension_beside_a_product_of_one_column() -> None:
+    """No bias of N = 1 elements: it has no last dimension to have them in."""
+    model = Model(lambda s, x: (torch.addmm(s.c, x, s.w), x @ s.v, x @ s.u), c=t(), w=t(K, 1), v=t(K, V), u=t(K, N))
+    found = through_all(model, X)
+    assert mains(found) == [[V, N]]
+    assert [rejection.rule for rejection in found.rejections] == ["plain_main"]
+
+
+def test_a_batch_that_became_a_number_while_it_was_captured() -> None:
+    """Its size stays a symbol's, with a number as its expression; such sizes have no hash."""
+
+    def function(s: Any, x: torch.Tensor) -> Any:
+        weights = s.w * torch.ones_like(x[:, :1, :1])
+        return torch.bmm(x, weights), torch.bmm(x, weights * 2), x @ s.w, x @ s.v
+
+    x, shapes = torch.ones(2, 3, K), (({0: torch.export.Dim.AUTO},),)
+    program = torch.export.export(Model(function, w=t(K, N), v=t(K, V)), (x,), dynamic_shapes=shapes, strict=False)
+    module = capture(program)
+    batch = module.graph.find_nodes(op="call_function", target=aten.bmm.default)[0].meta["val"].shape[0]
+    assert isinstance(batch, torch.SymInt) and batch == 2  # which is a guard
+    groups = find(module.graph, Options()).groups
+    assert [{member.batch for member in group.members} for group in groups] == [{2}, {1}]
