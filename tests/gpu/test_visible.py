@@ -241,11 +241,11 @@ def test_fp32_adapters_keep_fp32_accuracy(dtype: torch.dtype) -> None:
             assert rms(compiled(x), truth) <= 3e-6
 
 
-def test_dynamic_rows() -> None:
+@pytest.mark.parametrize("schedule", ["split", "two_pool"])
+def test_dynamic_rows(schedule: str) -> None:
     layer = Layer(1024, 2048, 16).to("cuda", torch.bfloat16)
-    compiled = torch.compile(
-        layer, backend="fusioncc", dynamic=True, options={"schedule": "split", "on_error": "raise"}
-    )
+    options = {"schedule": schedule, "on_error": "raise"}
+    compiled = torch.compile(layer, backend="fusioncc", dynamic=True, options=options)
     with torch.no_grad():
         for rows in (64, 2, 700, 4097):
             x = torch.randn(rows, 1024, device="cuda", dtype=torch.bfloat16)
