@@ -33,10 +33,10 @@ REFUSED: dict[str, Case] = {
     "one element as a matrix": (lambda s, x: torch.addmm(s.c, x, s.w), (1, 1)),
 }
 BESIDE: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
-    "plain": (lambda s, x: x @ s.v, ("concat", "horizontal", "streams")),
+    "plain": (lambda s, x: x @ s.v, ("concat",)),
     "lora": (
         lambda s, x: x @ s.v + 2 * ((x @ s.a) @ s.b),
-        ("concat", "horizontal", "streams", "split", "inline", "two_pool"),
+        ("concat", "two_pool"),
     ),
 }
 

@@ -131,7 +131,7 @@ def drawn(examples: int) -> settings:
 
 
 @pytest.mark.filterwarnings("ignore::fusioncc.seam.FusionWarning")
-@drawn(32)
+@drawn(16)
 @given(programs(), ASKED)
 def test_results_are_equal_and_plans_are_true(program: Program, asked: tuple[str, str, str, str]) -> None:
     check(program, asked)

@@ -55,13 +55,14 @@ def visible(
     return module, inputs, wanted
 
 
-@pytest.mark.parametrize("rows", [1, 40])
+@pytest.mark.parametrize("rows", [40, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("kind", VISIBLE)
 def test_every_kind_is_right_as_functional_calls(kind: str, rows: int) -> None:
     module, inputs, wanted = visible(kind, rows)
     close(module(*inputs), wanted)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", VISIBLE)
 def test_down_products_that_come_out_are_right_too(kind: str) -> None:
     module, inputs, wanted = visible(kind, 40, saves=True)
