@@ -89,15 +89,15 @@ def predicted(row: Row) -> Row:
     planner would choose (its place in the list). Kinds that move weights are not chosen unless they are asked for."""
     group = group_of(msgspec.convert(row["layer"], Layer))
     rows: list[Row] = []
-    timed: list[tuple[Candidate, int]] = []
+    estimated: list[tuple[Candidate, int]] = []
     for at, each in enumerate(row["schedules"]):
         schedule = msgspec.convert(each["schedule"], Schedule)
         found = estimate(group, schedule, DEVICE)
         rows.append({**each, "predicted": round(found.us, 2) if found else None})
         if found and "us" in each and schedule.kind not in PACKED:
-            timed.append((Candidate(schedule.kind, True, "", found.us, schedule, found), at))
+            estimated.append((Candidate(schedule.kind, True, "", found.us, schedule, found), at))
     first: dict[str, tuple[Candidate, int]] = {}
-    for candidate, at in sorted(timed, key=lambda each: each[0].estimate.us):
+    for candidate, at in sorted(estimated, key=lambda each: each[0].estimate.us):
         first.setdefault(candidate.kind, (candidate, at))
     choice = pick(tuple(candidate for candidate, _ in first.values()), group)
     return {"layer": row["layer"], "chosen": first[choice.kind][1], "schedules": rows}

@@ -105,13 +105,17 @@ def rank_block(group: Group, branch: Branch, tier: str) -> RankBlock:
     return RankBlock(padded_rank(down.n), pieces, DTYPE_BYTES[down.weight.dtype], _joined_element(group, branch, tier))
 
 
+IN_PIECES, IN_TF32X3 = 3 * 2, 2 * 4
+"""Bytes of an element of B in shared memory as three bf16 pieces, and as the two fp32 parts of tf32x3."""
+
+
 def _joined_element(group: Group, branch: Branch, tier: str) -> int:
     """Bytes of an element of B while it is joined: three bf16 pieces where B is fp32 beside a bf16 X, and two fp32 for
     the three products of tf32x3 beside an fp16 X, unless nothing is mixed."""
     x, a, b = (each.dtype for each in (group.lhs, group.members[branch.down].weight, group.members[branch.up].weight))
     if tier == "relaxed" or x == "fp32" or x == a == b:
         return DTYPE_BYTES[x]
-    return 8 if x == "fp16" else 6 if b == "fp32" else DTYPE_BYTES[x]
+    return IN_TF32X3 if x == "fp16" else IN_PIECES if b == "fp32" else DTYPE_BYTES[x]
 
 
 def with_pool(launch: Launch, pool: Pool) -> Launch:

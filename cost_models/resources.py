@@ -2,7 +2,7 @@
 
 from math import ceil
 
-from fusioncc.cost_models.launch import Launch
+from fusioncc.cost_models.launch import IN_PIECES, Launch
 from fusioncc.device import Device
 
 THREADS_SM = 1536
@@ -116,7 +116,7 @@ def _joined_bytes(launch: Launch, *, behind: bool = False) -> int:
         return 0
     tile = launch.pool.tile
     width = tile.block_n + (tile.block_m if tile.swap_operands or not launch.k else 0)
-    elements = (rank.joined // 3 if behind and rank.joined == 6 else rank.joined for rank in launch.ranks)
+    elements = (rank.joined // 3 if behind and rank.joined == IN_PIECES else rank.joined for rank in launch.ranks)
     return sum(width * rank.padded * each for rank, each in zip(launch.ranks, elements, strict=True))
 
 
