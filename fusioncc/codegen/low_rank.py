@@ -8,7 +8,7 @@ from fusioncc.codegen.launch import Buffer
 from fusioncc.codegen.precision import Product, dot, down_product, join_product, multiply_add
 from fusioncc.codegen.tile import Axis, Tile, block_constants, masked
 from fusioncc.group import Branch, Member
-from fusioncc.schedule import UNROLLED_SLICES, TileConfig, padded_rank
+from fusioncc.schedule import COMPENSATED_STEP, UNROLLED_SLICES, TileConfig, padded_rank
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,19 @@ class LowRankTile:
 
     def vectors(self) -> Part:
         return part(f"{self.axis.index} = tl.arange(0, {self.padded.name})", params=(self.padded,))
+
+    @property
+    def stepped(self) -> bool:
+        """Whether a join from memory takes the ranks in steps: the products of one are one chain of additions."""
+        return self._join_product.compensated and padded_rank(self.down.n) > COMPENSATED_STEP
+
+    def steps(self, body: Part) -> Part:
+        """``body``, which reads ``y`` and joins it, for each step of the ranks."""
+        loop = part(
+            f"for first_rank in tl.static_range(0, {self.padded.name}, {COMPENSATED_STEP}):", params=(self.padded,)
+        )
+        ranks = part(f"{self.axis.index} = first_rank + tl.arange(0, {COMPENSATED_STEP})")
+        return loop + (ranks + body).indented()
 
     def a_tile(self, ks: Axis, bounds: tuple[Param, ...]) -> Tile:
         """The tile of A that the K loop reads."""
@@ -233,6 +246,11 @@ def rank_vectors(lows: tuple[LowRankTile, ...]) -> Part:
     """Index vectors of the ranks, each once."""
     vectors = total([low_rank.vectors() for low_rank in lows])
     return Part(tuple(dict.fromkeys(vectors.lines)), vectors.params)
+
+
+def joined_vectors(lows: tuple[LowRankTile, ...]) -> Part:
+    """Those of a kernel that reads the down products from memory: branches that go in steps have theirs there."""
+    return rank_vectors(tuple(low_rank for low_rank in lows if not low_rank.stepped))
 
 
 def helpers(lows: tuple[LowRankTile, ...]) -> tuple[str, ...]:

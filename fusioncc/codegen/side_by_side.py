@@ -10,7 +10,7 @@ from fusioncc.codegen.bundle import bundle
 from fusioncc.codegen.context import Context
 from fusioncc.codegen.inline import inline_main
 from fusioncc.codegen.kernel import Kernel, part
-from fusioncc.codegen.low_rank import rank_vectors
+from fusioncc.codegen.low_rank import joined_vectors
 from fusioncc.codegen.main_tile import MainTile
 from fusioncc.codegen.pool_rules import require_downs_before
 from fusioncc.codegen.split import down_kernel, joined
@@ -91,7 +91,7 @@ def product_main(context: Context, pool: Pool, main: int) -> Kernel:
 def up_main(context: Context, pool: Pool, main: int, k_split: int, downs: dict[int, int]) -> Kernel:
     """The slices of the product and the low-rank parts, added before the only rounding of the sum."""
     tile = MainTile(context, pool, main)
-    body = rank_vectors(tile.low_ranks) + tile.vectors() + part("") + tile.load_product(k_split)
+    body = joined_vectors(tile.low_ranks) + tile.vectors() + part("") + tile.load_product(k_split)
     body += tile.correction() if tile.low_ranks else part()
     for low_rank in tile.low_ranks:
         body += joined(tile, low_rank, downs, opens=False)

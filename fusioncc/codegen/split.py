@@ -7,7 +7,7 @@ from fusioncc.codegen.context import Context
 from fusioncc.codegen.k_loop import KLoop
 from fusioncc.codegen.kernel import WAIT, Kernel, Param, Part, buffer_pointer, constant, part, total
 from fusioncc.codegen.launch import Blocks, Buffer
-from fusioncc.codegen.low_rank import LowRankTile, helpers, low_ranks, rank_vectors
+from fusioncc.codegen.low_rank import LowRankTile, helpers, joined_vectors, low_ranks, rank_vectors
 from fusioncc.codegen.main_tile import MainTile
 from fusioncc.codegen.pool_rules import require_branches, require_downs_before, require_roles
 from fusioncc.codegen.tile import Axis, Tile, row_vectors, wide_rows
@@ -99,7 +99,7 @@ def joined_main(context: Context, pool: Pool, main: int, splits: dict[int, int])
         wait = part("") + WAIT if pool.dependent else Part()
         return replace(joined_last(tile, splits, wait), waits=pool.dependent)
     body = (
-        rank_vectors(tile.low_ranks)
+        joined_vectors(tile.low_ranks)
         + tile.vectors()
         + (opening(tile, splits) if tile.low_ranks else tile.zero())
         + tile.loop.starts(tile.x, tile.w)
@@ -113,7 +113,7 @@ def joined_main(context: Context, pool: Pool, main: int, splits: dict[int, int])
 def joined_last(tile: MainTile, splits: dict[int, int], wait: Part) -> Kernel:
     """A main tile that reads the down products, once it need not ``wait`` for them, behind its K loop."""
     body = (
-        rank_vectors(tile.low_ranks)
+        joined_vectors(tile.low_ranks)
         + tile.vectors()
         + part("")
         + tile.loop.starts(tile.x, tile.w)
@@ -133,7 +133,7 @@ def opening(tile: MainTile, splits: dict[int, int]) -> Part:
     body = part("", "# The low-rank product opens the accumulator, which rounds once, after the K loop.")
     for index, low_rank in enumerate(tile.low_ranks):
         body += joined(tile, low_rank, splits, opens=index == 0)
-        if index == 0:
+        if index == 0 and not low_rank.stepped:
             body += tile.correction()  # what the next branches lose is carried into the K loop
     return body + part("")
 
@@ -146,4 +146,7 @@ def joined(tile: MainTile, low_rank: LowRankTile, splits: dict[int, int], *, ope
         read = low_rank.load_saved(saved, tile.read_rows)
     else:
         read = low_rank.load_slices(tile.context.slices(down, splits[down]), tile.read_rows) + low_rank.load_bias()
-    return read + low_rank.join(tile.read_cols, bias=saved is None, opens=opens)
+    if not low_rank.stepped:
+        return read + low_rank.join(tile.read_cols, bias=saved is None, opens=opens)
+    opened = tile.zero() if opens else Part()
+    return opened + low_rank.steps(read + low_rank.join(tile.read_cols, bias=saved is None, opens=False))

@@ -59,6 +59,12 @@ BUNDLES = {
     "equal": group(33, 208, Main(128), Main(128)),
     "tensor_scales": group(16, 200, *(Main(64, (Lora(8, tensor_scales=count),)) for count in (2, 1, 1))),
 }
+WIDE = (
+    Lora(100, dtype="fp32", down_bias=2.0, up_bias=0.5),
+    Lora(64, dtype="fp32", scale=-0.5, tensor_scales=1),
+    Lora(8, dtype="fp32"),
+)
+"""Ranks that are joined in steps, padded, with all that may be about a branch, beside one that is not."""
 KINDS = ("inline", "inline_swapped", "split_1", "split_3", "split_swapped_4")
 GROUPS: dict[str, Group] = {
     **{f"rank_{rank}": group(33, 200, Main(136, (Lora(rank),))) for rank in (1, 4, 8, 12, 64)},
@@ -77,6 +83,7 @@ GROUPS: dict[str, Group] = {
     "fp32_adapters": group(33, 200, Main(136, (Lora(8, dtype="fp32"),))),
     "fp32": group(33, 200, Main(136, (Lora(8, dtype="fp32"),), dtype="fp32"), dtype="fp32"),
     "tf32": group(33, 200, Main(136, (Lora(8, dtype="fp32"),), dtype="fp32"), dtype="fp32", precision="tf32"),
+    "fp32_wide_ranks": group(33, 200, Main(136, WIDE, bias=True, dtype="fp32"), dtype="fp32"),
     "fp32_weight": group(33, 200, Main(136, (Lora(8, dtype="fp32"),), dtype="fp32")),
     "fp16": group(33, 200, Main(136, (Lora(8, dtype="fp16"),), dtype="fp16"), dtype="fp16"),
     "fp16_fp32_adapters": group(33, 200, Main(136, (Lora(8, dtype="fp32"),), dtype="fp16"), dtype="fp16"),
@@ -124,7 +131,9 @@ def test_bundles_are_as_close_as_eager(load, name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["concat", "horizontal"])
-@pytest.mark.parametrize("name", [*BUNDLES, "plain", "bias", "branch_biases", "tensor_scale", "fp32", "tf32", "fp16"])
+@pytest.mark.parametrize(
+    "name", [*BUNDLES, "plain", "bias", "branch_biases", "tensor_scale", "fp32", "tf32", "fp16", "fp32_wide_ranks"]
+)
 def test_side_by_side_is_as_close_as_eager(load, name: str, kind: str) -> None:
     value = PLAIN if name == "plain" else {**GROUPS, **BUNDLES}[name]
     fp32, saved = value.lhs.dtype == "fp32", any(branch.saved for branch in value.branches)
@@ -263,6 +272,18 @@ def test_a_long_fp32_sum_is_compensated(load, kind: str) -> None:
     (output,) = load(emitted).launch(*(tensors[operand] for operand in emitted.operands))
     (truth,) = reference.results(value, tensors)
     assert reference.rms(output, truth) < 1e-7
+
+
+@pytest.mark.parametrize("kind", ["split_1", "concat"])
+def test_wide_ranks_of_fp32_are_joined_in_steps(kind: str) -> None:
+    """The additions of one dot are one chain: 128 of them were twice as far from fp64 as the vendor GEMM is (H200)."""
+    value = group(33, 200, Main(136, (Lora(128, dtype="fp32"),), dtype="fp32"), dtype="fp32")
+    tile, down = (replace(each, block_k=COMPENSATED_STEP) for each in (TILE, replace(DOWN, block_n=128)))
+    schedule = schedules(value)[kind] if kind == "split_1" else side_by_side(value, kind, tile, down)
+    source = emit(value, schedule, name="module", tier="fp32", why="a test").source
+    assert f"for first_rank in tl.static_range(0, RP, {COMPENSATED_STEP}):" in source
+    assert "ranks = tl.arange(0, RP)" in source  # the pass over X makes all of them
+    assert source.count("ranks = ") == 2
 
 
 @pytest.mark.parametrize("precision", ["ieee", "tf32"])
