@@ -1,0 +1,80 @@
+"""Vocabulary of chains: plain frozen values, no torch.
+
+A chain is a convex set of elementwise nodes, evaluated in one pass over the elements of its ``shape``. It is a short
+program: values are numbered, first the inputs, then what each op makes of earlier ones; the outputs are values that the
+rest of the graph reads. Every value broadcasts to ``shape`` as torch broadcasts: sizes are compared from the last
+dimension on, and a size of 1 is repeated. Nodes are named, not held, as in a group.
+"""
+
+from dataclasses import dataclass, replace
+
+from fusioncc.group import DTYPE_BYTES, Operand
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of an op: the value with this number, or (``value`` is None) a constant as Python source: ``2.5``,
+    ``-1``, ``True``, ``float('inf')``, ``None``, ``'floor'``."""
+
+    value: int | None
+    constant: str = ""
+
+
+@dataclass(frozen=True)
+class Op:
+    """One elementwise op. ``target`` names the overload (``aten.mul.Tensor``); ``args`` are all arguments of its schema
+    in order, those left out with their defaults. ``dtype`` and ``shape`` are those of the result in eager."""
+
+    node: str
+    target: str
+    args: tuple[Argument, ...]
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A value that the rest of the graph reads: its number, the node that held it, and the strides of the tensor that
+    is written, in elements."""
+
+    value: int
+    node: str
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Elementwise ops that are evaluated in one pass over ``shape``."""
+
+    name: str
+    shape: tuple[int, ...]
+    inputs: tuple[Operand, ...]
+    ops: tuple[Op, ...]
+    results: tuple[Result, ...]
+
+    def dtype_of(self, value: int) -> str:
+        """Dtype in which eager holds the value with this number."""
+        return self.inputs[value].dtype if value < len(self.inputs) else self.ops[value - len(self.inputs)].dtype
+
+    def shape_of(self, value: int) -> tuple[int, ...]:
+        """Shape of the value with this number."""
+        return self.inputs[value].shape if value < len(self.inputs) else self.ops[value - len(self.inputs)].shape
+
+    def bytes_of(self, value: int) -> int:
+        """Bytes of the distinct elements of the value with this number."""
+        if value < len(self.inputs):
+            return self.inputs[value].bytes
+        count = 1
+        for size in self.shape_of(value):
+            count *= size
+        return count * DTYPE_BYTES[self.dtype_of(value)]
+
+    def signature(self) -> "Chain":
+        """The chain with every name removed: equal for chains that may share a kernel."""
+        return replace(
+            self,
+            name="",
+            inputs=tuple(replace(each, node="") for each in self.inputs),
+            ops=tuple(replace(op, node="") for op in self.ops),
+            results=tuple(replace(result, node="") for result in self.results),
+        )
