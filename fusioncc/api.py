@@ -154,8 +154,13 @@ def dump_data(
         for planned in drafted.plan.groups
         if planned.name in drafted.modules
     ]
-    insert_kernels(captured.graph, groups, "call", holding_groups(drafted.plan.groups))
-    modules = {module.name: module for module in drafted.modules.values()}
+    chains = [
+        (planned, drafted.chain_modules[planned.kernel], _stand_in(planned.kernel))
+        for planned in drafted.plan.chains
+        if planned.claimed
+    ]
+    insert_kernels(captured.graph, groups, "call", holding_groups(drafted.plan.groups), chains=chains)
+    modules = {module.name: module for module in (*drafted.modules.values(), *drafted.chain_modules.values())}
     return Planned(drafted.plan, before, readable(captured), tuple(modules.values()), capture_s, planning_s)
 
 

@@ -10,26 +10,45 @@ from dataclasses import dataclass, replace
 
 from fusioncc.group import DTYPE_BYTES, Operand
 
+REDUCTIONS = ("aten.sum.dim_IntList", "aten.mean.dim", "aten.amax.default", "aten.amin.default")
+"""Overloads that reduce along dimensions; in a chain along the last one, which stays with size 1."""
+CONSTANT = "aten.full.default"
+"""The op without an input: every element is its one argument."""
+
 
 @dataclass(frozen=True)
 class Argument:
     """One argument of an op: the value with this number, or (``value`` is None) a constant as Python source: ``2.5``,
-    ``-1``, ``True``, ``float('inf')``, ``None``, ``'floor'``."""
+    ``-1``, ``True``, ``float('inf')``, ``None``, ``'floor'``. ``keyword`` is its name where it is given by name only."""
 
     value: int | None
     constant: str = ""
+    keyword: str = ""
 
 
 @dataclass(frozen=True)
 class Op:
-    """One elementwise op. ``target`` names the overload (``aten.mul.Tensor``); ``args`` are all arguments of its schema
-    in order, those left out with their defaults. ``dtype`` and ``shape`` are those of the result in eager."""
+    """One op: elementwise, or a reduction along the last dimension that keeps it. ``target`` names the overload
+    (``aten.mul.Tensor``); ``args`` are all arguments of its schema in order, those left out with their defaults.
+    ``dtype`` and ``shape`` are those of the result in eager; ``origin`` is the op of the program that this one was
+    decomposed from, which eager runs as one kernel."""
 
     node: str
     target: str
     args: tuple[Argument, ...]
     dtype: str
     shape: tuple[int, ...]
+    origin: str = ""
+
+    @property
+    def reduces(self) -> bool:
+        """Whether it is a reduction along the last dimension."""
+        return self.target in REDUCTIONS
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """Numbers of the values that it reads, each once."""
+        return tuple(dict.fromkeys(arg.value for arg in self.args if arg.value is not None))
 
 
 @dataclass(frozen=True)
@@ -51,6 +70,11 @@ class Chain:
     inputs: tuple[Operand, ...]
     ops: tuple[Op, ...]
     results: tuple[Result, ...]
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether it reduces along the last dimension, so that one program has whole rows."""
+        return any(op.reduces for op in self.ops)
 
     def dtype_of(self, value: int) -> str:
         """Dtype in which eager holds the value with this number."""
@@ -78,3 +102,13 @@ class Chain:
             ops=tuple(replace(op, node="") for op in self.ops),
             results=tuple(replace(result, node="") for result in self.results),
         )
+
+
+@dataclass(frozen=True)
+class ChainTile:
+    """What one program of a chain's kernel has: ``block_m`` rows of ``block_n`` elements. ``block_m`` is 0 where the
+    elements are one row, so that tiles have one dimension."""
+
+    block_m: int
+    block_n: int
+    num_warps: int

@@ -13,6 +13,7 @@ EMITTED_DTYPES = ("bf16", "fp16", "fp32")
 """Dtypes that emitted kernels read and write."""
 Role = Literal["main", "down", "up"]
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8, "fp8e4m3": 1, "fp8e5m2": 1, "int8": 1}
+DTYPE_BYTES |= {"uint8": 1, "bool": 1, "int16": 2, "int32": 4, "int64": 8}
 
 
 @dataclass(frozen=True)

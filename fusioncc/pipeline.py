@@ -13,6 +13,7 @@ from fusioncc.decision import Rejected
 from fusioncc.errors import PlanError
 from fusioncc.group import DTYPE_BYTES, Group
 from fusioncc.packing import PACKED, buffer_shape, places
+from fusioncc.passes.build_chains import build_chains
 from fusioncc.passes.build_groups import build_groups
 from fusioncc.passes.canonicalize import canonicalize
 from fusioncc.passes.choose_groups import choose_groups
@@ -25,6 +26,7 @@ from fusioncc.passes.graph_memory import graph_memory
 from fusioncc.passes.insert_kernels import HOLDING, HeldBy, insert_kernels, insertion_of
 from fusioncc.passes.merge_rules import check_merge
 from fusioncc.passes.pack_rules import check_packs
+from fusioncc.passes.plan_chains import plan_chains
 from fusioncc.passes.plan_groups import Setting, is_made_for, plan_groups
 from fusioncc.passes.weight_rules import Weights
 from fusioncc.plan import SCHEMA, GroupPlan, Plan
@@ -32,10 +34,12 @@ from fusioncc.plan import SCHEMA, GroupPlan, Plan
 
 @dataclass(frozen=True)
 class Drafted:
-    """A plan and the emitted module of each of its groups (by group name), not inserted yet."""
+    """A plan, the emitted module of each of its groups (by group name) and of its chains (by kernel), not inserted
+    yet."""
 
     plan: Plan
     modules: dict[str, EmittedModule]
+    chain_modules: dict[str, EmittedModule]
 
 
 def find(graph: fx.Graph, options: Options) -> Found:
@@ -90,8 +94,20 @@ def draft(graph: fx.Graph, setting: Setting, form: str = "") -> Drafted:
     rejections = found.rejections + left_out + unmet + emitted.rejections
     notes = _notes(emitted.groups, setting)
     before, after = graph_memory(graph, (), emitted.groups)
-    plan = Plan(SCHEMA, setting.device.name, mark, emitted.groups, rejections, notes, before=before, after=after)
-    return Drafted(plan, emitted.modules)
+    taken = [found.covered[each.name] for each in emitted.groups if each.schedule.kind != "library"]
+    chains = plan_chains(graph, setting, taken)
+    plan = Plan(
+        SCHEMA,
+        setting.device.name,
+        mark,
+        emitted.groups,
+        rejections + chains.rejections,
+        notes,
+        before=before,
+        after=after,
+        chains=chains.chains,
+    )
+    return Drafted(plan, emitted.modules, chains.modules)
 
 
 def rewrite(graph: fx.Graph, setting: Setting, form: str, held_by: HeldBy | None = None) -> Plan:
@@ -105,11 +121,16 @@ def rewrite(graph: fx.Graph, setting: Setting, form: str, held_by: HeldBy | None
     built = build_groups(drafted.plan.groups, drafted.modules, setting)
     after = drafted.plan.after if built.groups == drafted.plan.groups else graph_memory(graph, built.groups)[0]
     ready = [(each.planned.group, each.emitted, each.module) for each in built.ready]
-    insert_kernels(graph, ready, form, holding_groups(built.groups), held_by)
+    chains = build_chains(drafted.plan.chains, drafted.chain_modules, setting)
+    running = [(each.planned, each.emitted, each.module) for each in chains.ready]
+    insert_kernels(graph, ready, form, holding_groups(built.groups), held_by, running)
     insertion = {each.planned.name: insertion_of(each.emitted, form) for each in built.ready}
     insertion |= {group.name: "call" for _, group in holding_groups(built.groups)}
     groups = tuple(replace(group, insertion=insertion.get(group.name, "")) for group in built.groups)
-    return replace(drafted.plan, groups=groups, rejections=drafted.plan.rejections + built.rejections, after=after)
+    inserted = {each.planned.name for each in chains.ready}
+    planned = tuple(replace(each, insertion=form if each.name in inserted else "") for each in chains.chains)
+    rejections = drafted.plan.rejections + built.rejections + chains.rejections
+    return replace(drafted.plan, groups=groups, rejections=rejections, after=after, chains=planned)
 
 
 def holds_weights(planned: GroupPlan) -> bool:

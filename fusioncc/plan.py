@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 
+from fusioncc.chain import Chain, ChainTile
 from fusioncc.decision import Rejected
 from fusioncc.errors import PlanError
 from fusioncc.group import Group
 from fusioncc.schedule import Candidate, Footprint, Schedule
 
-SCHEMA = "fusioncc.plan/2"
+SCHEMA = "fusioncc.plan/3"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,32 @@ class GroupPlan(Group):
     def group(self) -> Group:
         """The group alone, without the decision."""
         return Group(**{field.name: getattr(self, field.name) for field in fields(Group)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainPlan(Chain):
+    """A chain with its decision: whether it becomes a kernel of its own (``claimed``) and why. Times in us; the peaks
+    of ``before`` and ``after`` have each input die at its last use, the ``kept`` ones have the caller keep them."""
+
+    tile: ChainTile
+    tier: str
+    claimed: bool
+    why: str
+    before: Footprint
+    after: Footprint
+    before_us: float
+    after_us: float
+    before_kept_bytes: int
+    after_kept_bytes: int
+    kernel: str
+    """Name of the emitted module (``c0_silu_mul_...``)."""
+    insertion: str = ""
+    """How the kernel entered the graph, as of a group; empty: not claimed, or not run."""
+
+    @property
+    def chain(self) -> Chain:
+        """The chain alone, without the decision."""
+        return Chain(**{field.name: getattr(self, field.name) for field in fields(Chain)})
 
 
 @dataclass(frozen=True)
@@ -64,6 +91,7 @@ class Plan:
     fallback: str = ""
     before: Memory | None = None
     after: Memory | None = None
+    chains: tuple[ChainPlan, ...] = ()
 
     def __str__(self) -> str:
         """The decisions in words: groups, schedules, estimates, and what was rejected and why."""

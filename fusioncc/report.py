@@ -7,6 +7,7 @@ only: a model of eighty equal layers still reads in a minute.
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
+from fusioncc.chain_report import CHAIN_COLUMNS, chain_lines, chain_rows
 from fusioncc.cost_models.cost import ADDED, OVERLAPPING
 from fusioncc.decision import Rejected
 from fusioncc.group import Branch, Member
@@ -33,6 +34,7 @@ def render(plan: Plan) -> str:
             f"    why         {group.why}",
             *(f"    ruled out   {candidate.kind}: {candidate.reason}" for candidate in illegal(group)),
         ]
+    lines += chain_lines(plan.chains)
     if plan.rejections:
         lines += ["", "rejected:"]
     for rejections in alike(plan.rejections, rejection_key):
@@ -49,6 +51,8 @@ def decisions(plan: Plan) -> str:
     lines += [f"- {note}" for note in plan.notes] + [""] * bool(plan.notes)
     rows = [decision_row(groups) for groups in alike(plan.groups, group_key)]
     lines += ["## Groups", "", *(table(DECISION_COLUMNS, rows) if rows else ["No group of GEMMs was found."]), ""]
+    if plan.chains:
+        lines += ["## Chains", "", *table(CHAIN_COLUMNS, chain_rows(plan.chains)), ""]
     ruled_out = [
         (names(groups), candidate.kind, candidate.reason)
         for groups in alike(plan.groups, group_key)
@@ -76,7 +80,15 @@ def summary(plan: Plan) -> str:
     return (
         f"Plan for {plan.device}: {counted(len(plan.groups), 'group')}, {fused} fused, "
         f"{counted(len(plan.rejections), 'rejection')}; {counted(before, 'kernel')} before, {after} after."
+        + chains_of(plan)
     )
+
+
+def chains_of(plan: Plan) -> str:
+    """A sentence on the chains, where there are any."""
+    if not plan.chains:
+        return ""
+    return f" {counted(len(plan.chains), 'chain')}, {sum(chain.claimed for chain in plan.chains)} in one kernel each."
 
 
 def memory_of(plan: Plan) -> str:

@@ -16,15 +16,16 @@ from typing import Any
 
 from torch import fx
 
-from fusioncc.codegen.launch import Arg, Buffer, EmittedModule, KernelLaunch, M
+from fusioncc.chain import Chain
+from fusioncc.codegen.launch import Buffer, EmittedModule, M
 from fusioncc.errors import FusionError
 from fusioncc.graph import TORCH_DTYPES, aten, is_dense, is_mutation, is_static, tensor
 from fusioncc.group import Group, Operand
+from fusioncc.passes.insert_chains import insert_chain
 from fusioncc.passes.insert_merged import insert_merged
 from fusioncc.passes.insert_packed import insert_packed, insert_product
 from fusioncc.passes.insertion import Insertion, as_matrix, shaped_like
-from fusioncc.runtime.build import tuned
-from fusioncc.runtime.dependent import marked
+from fusioncc.passes.launch_node import launch_node
 from fusioncc.runtime.interpreter import launcher
 from fusioncc.runtime.opaque import OPAQUE
 from fusioncc.seam import translated
@@ -47,8 +48,9 @@ def insert_kernels(
     form: str,
     holding: Sequence[tuple[str, Group]] = (),
     held_by: HeldBy | None = None,
+    chains: Sequence[tuple[Chain, EmittedModule, ModuleType]] = (),
 ) -> None:
-    """Replace the regions of ``groups`` in ``graph``, all or none, each as :func:`insertion_of` says; ``form`` is
+    """Replace the regions of ``groups`` and the nodes of ``chains`` in ``graph``, all or none, each as :func:`insertion_of` says; ``form`` is
     ``visible`` or ``call``. Those of ``holding``, each behind its kind of ``HOLDING``, become calls in either form,
     which find their weights by ``held_by``.
 
@@ -68,13 +70,16 @@ def insert_kernels(
             insertions.append(Insertion(graph, by_name))
             action = functools.partial(HOLDING[kind], insertions[-1], group, (held_by or {}).get(kind, 0), form)
             translated(f"inserting the {kind} product of {group.name} failed", action, FusionError)
+        for chain, emitted, module in chains:
+            insertions.append(Insertion(graph, by_name))
+            action = functools.partial(insert_chain, insertions[-1], chain, emitted, module, form)
+            translated(f"inserting the kernel of {chain.name} failed", action, FusionError)
         replaced = [pair for insertion in insertions for pair in insertion.replaced]
         undo.callback(_put_back, list(graph.nodes), _arguments([user for old, _ in replaced for user in old.users]))
         for old, new in replaced:
             old.replace_all_uses_with(new)
-        names = ", ".join(
-            group.name for group in (*(group for group, _, _ in groups), *(group for _, group in holding))
-        )
+        inserted = (*(group for group, _, _ in groups), *(group for _, group in holding), *(each[0] for each in chains))
+        names = ", ".join(each.name for each in inserted)
         translated(f"the graph with the kernels of {names} is not sound", lambda: _make_sound(graph), FusionError)
         undo.pop_all()
     _erase_unused([old for old, _ in replaced])
@@ -223,8 +228,12 @@ def _visible(
             else insertion.call(aten.empty.memory_format, (shape,), value, **options)
         )
     written: set[str] = set()
+
+    def given(operand: Operand) -> fx.Node:
+        return lhs if operand.node == group.lhs.node else insertion.by_name[operand.node]
+
     for launch in emitted.launches:
-        _launch_node(insertion, group, launch, module, lhs, rows, rows_node, holder, written)
+        launch_node(insertion, launch, module, given, rows, rows_node, holder, written)
     return holder
 
 
@@ -239,75 +248,6 @@ def _in_memory(insertion: Insertion, lhs: fx.Node) -> fx.Node:
     if not is_dense(x):  # a view of an input, or the rule ``layout`` had refused it
         return lhs
     return insertion.call(inductor_prims.force_stride_order, (lhs, [int(stride) for stride in x.stride()]), x)
-
-
-def _launch_node(
-    insertion: Insertion,
-    group: Group,
-    launch: KernelLaunch,
-    module: ModuleType,
-    lhs: fx.Node,
-    rows: Any,
-    rows_node: Any,
-    holder: dict[str, fx.Node],
-    written: set[str],
-) -> None:
-    """One ``triton_kernel_wrapper_functional`` node; buffers it writes are replaced in ``holder`` by its results.
-
-    Raises:
-        FusionError: it would lose what the kernel writes.
-    """
-    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table, triton_kernel_wrapper_functional
-
-    def given(arg: Arg) -> Any:
-        if arg.kind == "operand":
-            assert arg.operand is not None
-            return lhs if arg.operand.node == group.lhs.node else insertion.by_name[arg.operand.node]
-        return rows_node if arg.kind == "rows" else holder[str(arg.value)]
-
-    constants = {arg.name: arg.value for arg in launch.args if arg.kind == "constexpr"}
-    tensors = {arg.name: given(arg) for arg in launch.args if arg.kind != "constexpr"}
-    fresh = {arg.name: str(arg.value) for arg in launch.args if arg.kind == "buffer" and arg.value not in written}
-    if len(set(fresh.values())) < len(fresh):
-        raise FusionError(f"{launch.kernel} has two names for one buffer, each of which would be a tensor of its own")
-    function = getattr(module, launch.kernel)
-    kernel = tuned(marked(function) if launch.dependent else function, launch.num_warps, launch.num_stages)
-    node = insertion.call(
-        triton_kernel_wrapper_functional,
-        (),
-        {name: tensor(holder[buffer]) for name, buffer in fresh.items()},
-        kernel_idx=kernel_side_table.add_kernel(kernel),
-        constant_args_idx=kernel_side_table.add_constant_args(constants),
-        grid=[(_programs(insertion, launch, rows, rows_node), 1, 1)],
-        tma_descriptor_metadata={},
-        kwargs=tensors,
-        tensors_to_clone=list(fresh),
-    )
-    for name, buffer in fresh.items():
-        holder[buffer] = insertion.call(operator.getitem, (node, name), tensor(holder[buffer]))
-        written.add(buffer)
-
-
-def _programs(insertion: Insertion, launch: KernelLaunch, rows: Any, rows_node: Any) -> Any:
-    """Programs as a number, or as nodes when M is symbolic (persistent programs without a tile just end)."""
-    if isinstance(rows_node, int):
-        return launch.programs(rows_node)
-    if launch.workers is not None:
-        return launch.workers
-    counts: dict[int, int] = {}
-    for blocks in launch.grid:
-        counts[blocks.block_m] = counts.get(blocks.block_m, 0) + blocks.count
-    first, *others = [_tiles(insertion, height, count, rows, rows_node) for height, count in counts.items()]
-    for other in others:
-        first = insertion.call(operator.add, (first, other), first.meta["val"] + other.meta["val"])
-    return first
-
-
-def _tiles(insertion: Insertion, height: int, count: int, rows: Any, rows_node: fx.Node) -> fx.Node:
-    """Nodes that count the tiles for a symbolic M: ``count`` for each ``height`` rows."""
-    padded = insertion.call(operator.add, (rows_node, height - 1), rows + height - 1)
-    row_blocks = insertion.call(operator.floordiv, (padded, height), (rows + height - 1) // height)
-    return insertion.call(operator.mul, (row_blocks, count), row_blocks.meta["val"] * count)
 
 
 def _restore_order(graph: fx.Graph) -> None:

@@ -1,0 +1,237 @@
+"""Find chains: sets of elementwise nodes that one kernel can evaluate, as large as they get.
+
+Nodes are taken in the order of the graph, and each joins the sets that make its inputs where that is legal: the graph
+in which every set (and every fused group of GEMMs) is one node stays free of cycles, the shapes agree, and whole rows
+fit where something is reduced along them. Whatever two sets share need not be read again, so a larger set never moves
+more bytes; a value that the rest of the graph reads is written out.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import fx
+
+from fusioncc.chain import REDUCTIONS
+from fusioncc.decision import Rejected
+from fusioncc.graph import is_mutation, product
+from fusioncc.passes.read_ops import COMPOSITES, is_fill, origin_of, refusal
+
+MAX_ROW = 16384
+"""Elements of a row up to which one program holds it."""
+MAX_TENSORS = 16
+"""Tensors that a chain reads and writes, and"""
+MAX_OPS = 96
+"""ops: beyond, what a thread holds at once is not foreseen."""
+
+
+@dataclass(eq=False)
+class Set:
+    """Nodes that become one kernel, or stay one (``fixed``: a fused group of GEMMs, or any other node)."""
+
+    nodes: list[fx.Node]
+    positions: list[int]
+    epoch: int
+    shape: tuple[int, ...] = ()
+    rows: int = 0
+    """Elements of the rows that it reduces; 0: none."""
+    fixed: bool = False
+
+
+@dataclass(frozen=True)
+class FoundChains:
+    """The nodes of each chain, in graph order, and what ended one."""
+
+    chains: tuple[tuple[fx.Node, ...], ...]
+    rejections: tuple[Rejected, ...]
+
+
+def find_chains(graph: fx.Graph, taken: Iterable[Sequence[fx.Node]] = ()) -> FoundChains:
+    """The chains of a functional graph. ``taken`` are the nodes of each fused group, which no chain may contain."""
+    return _Search(graph, taken).run()
+
+
+@dataclass
+class _Search:
+    graph: fx.Graph
+    taken: Iterable[Sequence[fx.Node]]
+    of: dict[fx.Node, Set] = field(default_factory=dict)
+    wide: dict[Set, None] = field(default_factory=dict)
+    """Sets of several nodes."""
+    refused: dict[fx.Node, str] = field(default_factory=dict)
+    limits: list[Rejected] = field(default_factory=list)
+
+    def run(self) -> FoundChains:
+        nodes = list(self.graph.nodes)
+        self._begin(nodes)
+        for node in nodes:
+            if not self.of[node].fixed:
+                self._join_inputs(node)
+        chains = [found for found in dict.fromkeys(self.of.values()) if not found.fixed and _is_chain(found.nodes)]
+        return FoundChains(tuple(tuple(found.nodes) for found in chains), (*self._ends(chains), *self.limits))
+
+    def _begin(self, nodes: Sequence[fx.Node]) -> None:
+        """A set for each node, and one for each fused group."""
+        epoch = 0
+        groups = {node: Set([], [], 0, fixed=True) for group in self.taken for node in group[:1]}
+        group_of = {node: groups[group[0]] for group in self.taken for node in group}
+        for at, node in enumerate(nodes):
+            epoch += is_mutation(node)
+            found = group_of.get(node) or Set([], [], epoch)
+            found.nodes.append(node)
+            found.positions.append(at)
+            self.of[node] = found
+            if found.fixed:
+                continue
+            self.refused[node] = refusal(node) or _no_space(node)
+            found.fixed = bool(self.refused[node])
+            if not found.fixed:
+                found.shape, found.rows = _space(node)
+        self.wide = dict.fromkeys(groups.values())
+
+    def _join_inputs(self, node: fx.Node) -> None:
+        for before in node.all_input_nodes:
+            ours, other = self.of[node], self.of[before]
+            if other is ours or other.fixed:
+                continue
+            reason = self._apart(other, ours)
+            if not reason:
+                self._merge(other, ours)
+            elif reason in LIMITS:
+                self.limits.append(Rejected("chain_limits", node.name, reason))
+
+    def _merge(self, first: Set, second: Set) -> None:
+        first.nodes += second.nodes
+        first.positions += second.positions
+        first.shape, first.rows = _broadcast(first.shape, second.shape), max(first.rows, second.rows)
+        self.of |= dict.fromkeys(second.nodes, first)
+        self.wide.pop(second, None)
+        self.wide[first] = None
+
+    def _apart(self, first: Set, second: Set) -> str:
+        """Why two sets, of which the second reads the first, stay two; empty where they may become one."""
+        shape = _broadcast(first.shape, second.shape)
+        rows = {each.rows for each in (first, second) if each.rows}
+        nodes = [*first.nodes, *second.nodes]
+        if first.epoch != second.epoch:
+            return "something is written in place between them"
+        if not all(_agrees(node, shape) for node in nodes):
+            return "their shapes do not agree"
+        if len(rows) > 1 or (rows and shape[-1:] != tuple(rows)):
+            return "they reduce rows of another length"
+        results = results_of(nodes)
+        if any(not _covers(node, shape, bool(rows)) for node in results):
+            return "a smaller value that others read would be computed again and again"
+        if any(size not in (1, rows and shape[-1]) for node in nodes if rows for size in _shape(node)[-1:]):
+            return "a value is no row of that length"
+        if len(nodes) > MAX_OPS:
+            return LIMITS[0]
+        inputs = inputs_of(nodes)
+        if len(inputs) + len(results) > MAX_TENSORS:
+            return LIMITS[1]
+        return "another node between them reads one and is read by the other" if self._between(first, second) else ""
+
+    def _between(self, first: Set, second: Set) -> bool:
+        """Whether a path leads from the first set to the second through a third."""
+        least = self._floor(min(first.positions))
+        waiting = [each for node in second.nodes for each in node.all_input_nodes]
+        seen: set[Set] = {second}
+        while waiting:
+            found = self.of[waiting.pop()]
+            if found in seen or found is first or max(found.positions) < least:
+                continue
+            seen.add(found)
+            inputs = {self.of[each] for node in found.nodes for each in node.all_input_nodes}
+            if first in inputs:
+                return True
+            waiting += [each for node in found.nodes for each in node.all_input_nodes]
+        return False
+
+    def _floor(self, position: int) -> int:
+        """The last position up to ``position`` that no set spans: nothing in front of it is reached from behind it."""
+        spans = [(min(each.positions), max(each.positions)) for each in self.wide]
+        for first, last in sorted(spans, key=lambda span: -span[1]):
+            if first < position <= last:
+                position = first
+        return position
+
+    def _ends(self, chains: Sequence[Set]) -> Iterable[Rejected]:
+        """The elementwise ops next to a chain that have no expression, and why."""
+        beside = {
+            near for found in chains for node in found.nodes for near in (*node.all_input_nodes, *node.users)
+        }
+        for node, reason in self.refused.items():
+            if reason and node in beside and _is_elementwise(node):
+                yield Rejected("chain_op", node.name, f"{node.target} ends the chain: {reason}")
+
+
+def inputs_of(nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """What a set of nodes reads, constants aside, each once in order."""
+    inside = set(nodes)
+    found = dict.fromkeys(each for node in nodes for each in node.all_input_nodes if each not in inside)
+    return [each for each in found if not is_fill(each)]
+
+
+def results_of(nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """The nodes of a set that others read, in order."""
+    inside = set(nodes)
+    return [node for node in nodes if any(user not in inside for user in node.users)]
+
+
+LIMITS = (
+    f"a chain has at most {MAX_OPS} ops",
+    f"a chain reads and writes at most {MAX_TENSORS} tensors",
+)
+
+
+def _is_chain(nodes: Sequence[fx.Node]) -> bool:
+    """Whether it is more than what eager runs as one kernel, and makes tensors alone."""
+    inside = set(nodes)
+    lists = (node for node in nodes if isinstance(node.meta["val"], tuple | list))
+    whole = all(user in inside for node in lists for user in node.users)
+    return whole and len({origin_of(node) for node in nodes}) > 1
+
+
+def _is_elementwise(node: fx.Node) -> bool:
+    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or str(node.target) in REDUCTIONS
+
+
+def _space(node: fx.Node) -> tuple[tuple[int, ...], int]:
+    """The shape over which a node is evaluated, and the length of the rows that it reduces."""
+    if node.target in COMPOSITES or str(node.target) in REDUCTIONS:
+        shape = _shape(node.args[0])  # type: ignore[arg-type]
+        return shape, shape[-1]
+    return _shape(node), 0
+
+
+def _no_space(node: fx.Node) -> str:
+    """Why a node cannot be evaluated element by element or row by row."""
+    shape, rows = _space(node)
+    if rows > MAX_ROW:
+        return f"its rows have {rows} elements, one program holds {MAX_ROW} at most"
+    return "it has no element" if product(shape) == 0 else ""
+
+
+def _shape(node: fx.Node) -> tuple[int, ...]:
+    """The shape of a node's value; of several that of the first."""
+    value = node.meta["val"]
+    return tuple(map(int, (value[0] if isinstance(value, tuple | list) else value).shape))
+
+
+def _agrees(node: fx.Node, shape: tuple[int, ...]) -> bool:
+    """Whether a node's value broadcasts to ``shape``."""
+    own = (1,) * (len(shape) - len(_shape(node))) + _shape(node)
+    return all(size in (1, whole) for size, whole in zip(own, shape, strict=True))
+
+
+def _covers(node: fx.Node, shape: tuple[int, ...], by_rows: bool) -> bool:
+    """Whether a program that has elements of ``shape``, or rows of it, makes a value once."""
+    own = (1,) * (len(shape) - len(_shape(node))) + _shape(node)
+    return own == shape or (by_rows and own == (*shape[:-1], 1))
+
+
+def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape to which two shapes that agree broadcast; of two that do not, the larger sizes."""
+    wide = max(len(one), len(other))
+    pairs = zip((1,) * (wide - len(one)) + one, (1,) * (wide - len(other)) + other, strict=True)
+    return tuple(max(pair) for pair in pairs)

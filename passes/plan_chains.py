@@ -1,0 +1,169 @@
+"""Plan chains: which chains of elementwise ops become kernels of their own, and why.
+
+Without Inductor every chain that moves fewer bytes is claimed. Beside Inductor, which fuses elementwise ops itself and
+reaches what the memory gives, a chain of its own is left to it, unless the user asks.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+
+from torch import fx
+
+from fusioncc.autotune.chain_tile import chain_tile
+from fusioncc.chain import Chain, Op
+from fusioncc.codegen.chain import check_chain, emit_chain
+from fusioncc.codegen.launch import EmittedModule
+from fusioncc.cost_models.chain_cost import chain_costs
+from fusioncc.decision import Rejected, accepted_with
+from fusioncc.errors import EmissionError, FusionError
+from fusioncc.graph import gaps_may_close, rows_may_be_padded
+from fusioncc.passes.find_chains import find_chains
+from fusioncc.passes.plan_groups import Setting
+from fusioncc.passes.read_chains import read_chain
+from fusioncc.plan import ChainPlan
+from fusioncc.seam import one_line, translated, warn
+
+FP8_CAPABILITY = {"fp8e4m3": 89, "fp8e5m2": 89}
+"""First compute capability whose arithmetic has a dtype."""
+
+
+@dataclass(frozen=True)
+class PlannedChains:
+    """Every chain with its decision, the modules by kernel, and what was refused."""
+
+    chains: tuple[ChainPlan, ...]
+    modules: dict[str, EmittedModule]
+    rejections: tuple[Rejected, ...]
+
+
+def plan_chains(graph: fx.Graph, setting: Setting, taken: Iterable[Sequence[fx.Node]]) -> PlannedChains:
+    """A decision for every chain of a graph; ``taken`` are the nodes of each fused group.
+
+    Raises:
+        FusionError: reading or emitting a chain failed; the message names it and the cause.
+    """
+    if any(node.op == "placeholder" and node.name.startswith("tangents_") for node in graph.nodes):
+        return PlannedChains((), {}, ())
+    found = find_chains(graph, taken)
+    by_name = {node.name: node for node in graph.nodes}
+    order = {node: at for at, node in enumerate(graph.nodes)}
+    planner = _Planner(setting, list(found.rejections))
+    for at, nodes in enumerate(found.chains):
+        name = f"chain{at}"
+        try:
+            chain = translated(f"reading {name} failed", partial(read_chain, nodes, order, name), FusionError)
+            planner.add(chain, _moved(chain, by_name))
+        except FusionError as error:
+            if setting.options.on_error == "raise":
+                raise
+            warn(f"{one_line(error)}; the chain is left as it was")
+            planner.rejections.append(Rejected("chain_emission", name, str(error)))
+    return PlannedChains(tuple(planner.chains), planner.modules, tuple(planner.rejections))
+
+
+@dataclass
+class _Planner:
+    setting: Setting
+    rejections: list[Rejected]
+    chains: list[ChainPlan] = field(default_factory=list)
+    modules: dict[str, EmittedModule] = field(default_factory=dict)
+    names: dict[tuple[Chain, str], str] = field(default_factory=dict)
+
+    def add(self, chain: Chain, moved: str) -> None:
+        """Decide on a chain and emit its module, equal chains once."""
+        tier = "eager" if self.setting.options.numerics == "eager" else "fp32"
+        refused = refusal(chain, self.setting, tier)
+        if refused is not None:
+            self.rejections.append(refused)
+            return
+        kernel = self.names.setdefault((chain.signature(), tier), _name(len(self.names), chain))
+        decided = _decide(chain, self.setting, tier, kernel, moved)
+        if kernel not in self.modules:
+            action = partial(emit_chain, chain, decided.tile, name=kernel, tier=tier, why=decided.why)
+            self.modules[kernel] = translated(f"the emitter failed on {chain.name}", action, EmissionError)
+        self.chains.append(decided)
+
+
+def refusal(chain: Chain, setting: Setting, tier: str) -> Rejected | None:
+    """Why no kernel is made of a chain."""
+    first = chain.ops[0].node
+    for value in range(len(chain.inputs) + len(chain.ops)):
+        dtype = chain.dtype_of(value)
+        least = FP8_CAPABILITY.get(dtype, 0)
+        if setting.device.capability < least:
+            reason = f"{dtype} needs compute capability {least}, {setting.device.name} has {setting.device.capability}"
+            return Rejected("chain_dtype", first, reason)
+    try:
+        check_chain(chain, tier)
+    except EmissionError as error:
+        return Rejected("chain_emission", first, str(error), "numerics='fp32' allows sums in another order")
+    return None
+
+
+def _decide(chain: Chain, setting: Setting, tier: str, kernel: str, moved: str) -> ChainPlan:
+    before, after = chain_costs(chain, setting.device)
+    claimed, why = _claim(chain, setting, before.us, after.us, moved)
+    return ChainPlan(
+        **{each.name: getattr(chain, each.name) for each in fields(Chain)},
+        tile=chain_tile(chain, setting.device),
+        tier=tier,
+        claimed=claimed,
+        why=why,
+        before=before.footprint,
+        after=after.footprint,
+        before_us=before.us,
+        after_us=after.us,
+        before_kept_bytes=before.kept_bytes,
+        after_kept_bytes=after.kept_bytes,
+        kernel=kernel,
+    )
+
+
+def _claim(chain: Chain, setting: Setting, before_us: float, after_us: float, moved: str) -> tuple[bool, str]:
+    """Whether a chain becomes a kernel of its own, and why. ``moved``: why Inductor may lay out its inputs in another
+    way than the kernel reads them."""
+    times = f"predicted {after_us:.1f} us in one kernel, {before_us:.1f} us op by op"
+    beside = setting.options.rest == "inductor" and not accepted_with(setting.runnable, "interpreter")
+    wanted = setting.options.chains
+    if isinstance(setting.runnable, Rejected):
+        return False, f"{setting.runnable.reason}; {times}"
+    if setting.given is not None:
+        given = {each.chain.signature(): each.claimed for each in setting.given.chains}
+        return given.get(chain.signature(), False) and not (beside and moved), "as planned"
+    if wanted == "never":
+        return False, f"chains='never'; {times}"
+    if beside and moved:
+        return False, f"{moved}; {times}"
+    if wanted == "always":
+        return True, f"chains='always'; {times}"
+    if beside:
+        return False, f"Inductor fuses it too, as fast as the memory allows; {times}"
+    if accepted_with(setting.runnable, "interpreter"):
+        return False, f"Triton's interpreter is slower than ATen; {times}"
+    return (True, times) if after_us < before_us else (False, f"no gain: {times}")
+
+
+def _moved(chain: Chain, by_name: Mapping[str, fx.Node]) -> str:
+    """The input, if any, of which Inductor may change the strides."""
+    for operand in chain.inputs:
+        node = by_name[operand.node]
+        if gaps_may_close(node) or rows_may_be_padded(node):
+            return f"Inductor may store {operand.node} with other strides"
+    return ""
+
+
+def _name(index: int, chain: Chain) -> str:
+    """``c0_silu_mul_1024x12288``: position, the first and the last op, shape."""
+    ops = [_short(op) for op in chain.ops if "convert" not in op.target and "copy" not in op.target] or ["cast"]
+    ends = ops[:1] if len(ops) == 1 else [ops[0], ops[-1]]
+    return "_".join([f"c{index}", *ends, "x".join(map(str, chain.shape)) or "scalar"])
+
+
+def _short(op: Op) -> str:
+    return op.target.split(".")[1].strip("_")
+
+
+def as_unclaimed(planned: ChainPlan, why: str) -> ChainPlan:
+    """The chain left as it was, because of ``why``."""
+    return replace(planned, claimed=False, why=why, insertion="")

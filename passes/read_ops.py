@@ -1,0 +1,249 @@
+"""Read ops: what a node of the graph is as ops of a chain: one elementwise op, one reduction, or a few of them.
+
+Normalisations and softmax are single nodes where nothing decomposed them; they are read as the ops that they are made
+of, computed in fp32 throughout and rounded at the end, as eager computes them.
+"""
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from fusioncc.chain import CONSTANT, REDUCTIONS, Argument, Op
+from fusioncc.codegen import pointwise
+from fusioncc.graph import CASTS, aten, dtype_of, is_static, tensor
+
+FILLS: dict[Any, int] = {aten.full.default: 1, aten.full_like.default: 1, aten.scalar_tensor.default: 0}
+"""Ops that make a tensor of one constant, and which of their arguments that is."""
+FILLED = {aten.zeros_like.default: 0, aten.ones_like.default: 1}
+
+
+@dataclass
+class Reader:
+    """Collects the ops of one chain. ``number`` finds a value by the node that holds it; ``made`` of one that none of
+    its nodes holds is what :meth:`op` returned."""
+
+    numbers: dict[fx.Node, int]
+    ops: list[Op] = field(default_factory=list)
+    first: int = 0
+    """Number of the first op's value: that of inputs."""
+
+    def op(self, node: fx.Node, target: str, args: Sequence[Any], dtype: str, shape: Sequence[Any]) -> int:
+        """Append an op; its arguments are numbers of values (as :class:`Argument`) or constants. Returns its number."""
+        given = tuple(arg if isinstance(arg, Argument) else Argument(None, source_of(arg)) for arg in args)
+        self.ops.append(Op(node.name, target, given, dtype, tuple(map(int, shape)), origin_of(node)))
+        return self.first + len(self.ops) - 1
+
+    def argument(self, value: Any, keyword: str = "") -> Argument:
+        """An argument of a node as one of an op."""
+        if isinstance(value, fx.Node):
+            return Argument(self.numbers[value], keyword=keyword)
+        return Argument(None, source_of(value), keyword)
+
+
+def is_fill(node: fx.Node) -> bool:
+    """Whether a node makes a tensor of one constant: no member of a chain, which makes its own where it reads one."""
+    given = isinstance(_fill(node), bool | int | float) if node.target in FILLS or node.target in FILLED else False
+    value = tensor(node)
+    return given and value is not None and not _unfit(value)
+
+
+def refusal(node: fx.Node) -> str:
+    """Why a node is no op of a chain; empty where it is one."""
+    if is_fill(node):
+        return "a constant is made where it is read"
+    if node.target is operator.getitem:
+        made = node.args[0]
+        return refusal(made) if isinstance(made, fx.Node) and made.target in COMPOSITES else "it takes a list apart"
+    value = node.meta.get("val")
+    values = value if isinstance(value, tuple | list) else (value,)
+    tensors = [each for each in values if each is not None]
+    if node.op != "call_function" or not tensors or not all(type(each) in PLAIN for each in tensors):
+        return "it makes no plain tensor"
+    for each in (*tensors, *(tensor(arg) for arg in node.all_input_nodes)):
+        reason = "an argument is no tensor" if each is None else _unfit(each)
+        if reason:
+            return reason
+    if len({each.device for each in (*tensors, *map(tensor, node.all_input_nodes)) if each is not None}) > 1:
+        return "its tensors are on several devices"
+    return _unread(node)
+
+
+def read(node: fx.Node, reader: Reader) -> tuple[int, ...]:
+    """Append the ops of a node that is one (:func:`refusal` is empty), or a constant: the numbers of its values."""
+    value = tensor(node)
+    if node.target in COMPOSITES:
+        return COMPOSITES[node.target](node, reader)
+    assert value is not None
+    args: list[Any] = [_fill(node)] if is_fill(node) else list(map(reader.argument, arguments(node), keywords(node)))
+    target = CONSTANT if is_fill(node) else str(node.target)
+    return (reader.op(node, target, args, dtype_of(node), value.shape),)
+
+
+def arguments(node: fx.Node) -> list[Any]:
+    """All arguments of an op in the order of its schema, those left out with their defaults; of a cast its input."""
+    if node.target in CASTS:
+        return [node.args[0]]
+    schema = node.target._schema.arguments  # type: ignore[union-attr]
+    given = dict(zip((arg.name for arg in schema), node.args, strict=False)) | node.kwargs
+    return [given.get(arg.name, arg.default_value) for arg in schema]
+
+
+def keywords(node: fx.Node) -> list[str]:
+    """For each of these arguments its name, where it is given by name only."""
+    if node.target in CASTS:
+        return [""]
+    return [arg.name if arg.kwarg_only else "" for arg in node.target._schema.arguments]  # type: ignore[union-attr]
+
+
+def origin_of(node: fx.Node) -> str:
+    """The op of the program that a node was decomposed from; its own name where that is not recorded."""
+    sources = node.meta.get("from_node")
+    return str(sources[0].name) if sources and node.meta.get("original_aten") is not None else node.name
+
+
+def source_of(value: Any) -> str:
+    """A constant as Python source."""
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return f"float({str(value)!r})"
+    return repr(list(value) if isinstance(value, list | tuple) else value)
+
+
+PLAIN: tuple[type, ...] = (torch.Tensor, torch._subclasses.FakeTensor)
+
+
+def _unfit(value: torch.Tensor) -> str:
+    if value.layout != torch.strided or value.is_quantized:
+        return "a tensor is sparse or quantised"
+    if not all(map(is_static, (*value.shape, *value.stride()))):
+        return "a size is symbolic"
+    return ""
+
+
+def _unread(node: fx.Node) -> str:
+    """Why the op of a node has no expression."""
+    target = str(node.target)
+    if node.target in COMPOSITES:
+        return _whole_rows(node)
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return "it is no op of ATen"
+    if target in REDUCTIONS:
+        return _not_along_last(node)
+    terms = []
+    for arg in arguments(node):
+        if isinstance(arg, fx.Node):
+            value = tensor(arg)
+            assert value is not None
+            terms.append(pointwise.Term("x", dtype_of(arg), value.dim() == 0))
+        elif isinstance(arg, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return "an argument is symbolic"
+        else:
+            terms.append(pointwise.Term(source_of(arg)))
+    return pointwise.refusal(target, terms, dtype_of(node))
+
+
+def _fill(node: fx.Node) -> Any:
+    return FILLED[node.target] if node.target in FILLED else node.args[FILLS[node.target]]  # type: ignore[index]
+
+
+def _not_along_last(node: fx.Node) -> str:
+    """Why a reduction is none along the last dimension that keeps it."""
+    source = tensor(node.args[0])
+    assert source is not None
+    schema = [arg.name for arg in node.target._schema.arguments]  # type: ignore[union-attr]
+    given = dict(zip(schema, arguments(node), strict=True))
+    if not source.dim() or [dim % source.dim() for dim in given["dim"] or ()] != [source.dim() - 1]:
+        return "it reduces another dimension than the last"
+    if not given["keepdim"]:
+        return "it drops the dimension that it reduces"
+    if dtype_of(node.args[0]) not in FLOATING or given.get("dtype") not in (None, torch.float32):  # type: ignore[arg-type]
+        return "it reduces other numbers than fp32 holds"
+    return ""
+
+
+FLOATING = ("bf16", "fp16", "fp32")
+
+
+def _whole_rows(node: fx.Node) -> str:
+    """Why a composite is none over rows of the last dimension in a floating dtype."""
+    source = tensor(node.args[0])
+    assert source is not None
+    if dtype_of(node.args[0]) not in FLOATING:  # type: ignore[arg-type]
+        return "it is not of a floating dtype"
+    if node.target is aten._softmax.default:
+        return "" if node.args[1] in (-1, source.dim() - 1) and source.dim() else "it normalises another dimension"
+    if node.target is aten.native_layer_norm.default:
+        return "" if len(node.args[1]) == 1 else "it normalises several dimensions"  # type: ignore[arg-type]
+    return _not_along_last(node) if dtype_of(node.args[0]) == "fp32" else "it rounds a variance"  # type: ignore[arg-type]
+
+
+def _softmax(node: fx.Node, reader: Reader) -> tuple[int, ...]:
+    source, result = tensor(node.args[0]), tensor(node)
+    assert source is not None and result is not None
+    rows, shape = (*source.shape[:-1], 1), source.shape
+
+    def op(target: str, args: list[Any], shape: Sequence[Any]) -> Argument:
+        return Argument(reader.op(node, target, args, "fp32", shape))
+
+    x = op("prims.convert_element_type.default", [reader.argument(node.args[0]), None], shape)
+    top = op("aten.amax.default", [x, [-1], True], rows)
+    risen = op("aten.exp.default", [op("aten.sub.Tensor", [x, top, 1], shape)], shape)
+    total = op("aten.sum.dim_IntList", [risen, [-1], True, None], rows)
+    quotient = op("aten.div.Tensor", [risen, total], shape)
+    cast = [quotient, None]
+    return (reader.op(node, "prims.convert_element_type.default", cast, dtype_of(node), shape),)
+
+
+def _layer_norm(node: fx.Node, reader: Reader) -> tuple[int, ...]:
+    """The normalised tensor, then the mean and the reciprocal deviation of each row."""
+    x_node, _, weight, bias, epsilon = arguments(node)
+    source = tensor(x_node)
+    assert source is not None
+    shape, rows = source.shape, (*source.shape[:-1], 1)
+
+    def op(target: str, args: list[Any], shape: Sequence[Any]) -> Argument:
+        return Argument(reader.op(node, target, args, "fp32", shape))
+
+    x = op("prims.convert_element_type.default", [reader.argument(x_node), None], shape)
+    mean = op("aten.mean.dim", [x, [-1], True, None], rows)
+    centred = op("aten.sub.Tensor", [x, mean, 1], shape)
+    variance = op("aten.mean.dim", [op("aten.mul.Tensor", [centred, centred], shape), [-1], True, None], rows)
+    rstd = op("aten.rsqrt.default", [op("aten.add.Tensor", [variance, epsilon, 1], rows)], rows)
+    y = op("aten.mul.Tensor", [centred, rstd], shape)
+    y = y if weight is None else op("aten.mul.Tensor", [y, reader.argument(weight)], shape)
+    y = y if bias is None else op("aten.add.Tensor", [y, reader.argument(bias), 1], shape)
+    cast = [y, None]
+    out = reader.op(node, "prims.convert_element_type.default", cast, dtype_of(x_node), shape)
+    assert mean.value is not None and rstd.value is not None
+    return (out, mean.value, rstd.value)
+
+
+def _var_mean(node: fx.Node, reader: Reader) -> tuple[int, ...]:
+    x_node, _, correction, _ = arguments(node)
+    source = tensor(x_node)
+    assert source is not None
+    shape, rows, count = source.shape, (*source.shape[:-1], 1), int(source.shape[-1])
+    dtype = dtype_of(x_node)
+
+    def op(target: str, args: list[Any], shape: Sequence[Any]) -> Argument:
+        return Argument(reader.op(node, target, args, dtype, shape))
+
+    x = reader.argument(x_node)
+    mean = op("aten.mean.dim", [x, [-1], True, None], rows)
+    centred = op("aten.sub.Tensor", [x, mean, 1], shape)
+    total = op("aten.sum.dim_IntList", [op("aten.mul.Tensor", [centred, centred], shape), [-1], True, None], rows)
+    freedom = float(max(0, count - (1 if correction is None else correction)))
+    variance = op("aten.div.Tensor", [total, freedom], rows)
+    assert mean.value is not None and variance.value is not None
+    return (variance.value, mean.value)
+
+
+COMPOSITES: dict[Any, Callable[[fx.Node, Reader], tuple[int, ...]]] = {
+    aten._softmax.default: _softmax,
+    aten.native_layer_norm.default: _layer_norm,
+    aten.var_mean.correction: _var_mean,
+}
+"""Nodes that are read as several ops."""
