@@ -97,8 +97,8 @@ class Call:
         return self._operand(index, held(self.compute)) if self.is_number(index) else self.operand(index)
 
     def tensor(self, index: int) -> str:
-        """The argument as ``wide`` gives it, as something that has a Triton dtype where it is a number."""
-        source = self.wide(index)
+        """The argument as ``operand`` gives it, but as something with a Triton dtype where it is a number."""
+        source = self.operand(index)
         bare = self.is_number(index) and not source.startswith("tl.full")
         return f"tl.full((), {source}, {TRITON[held(self.compute)]})" if bare else source
 

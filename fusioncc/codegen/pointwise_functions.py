@@ -198,11 +198,12 @@ def gelu_tanh_backward(dy, x):
 """,
     """
 def round_to_e4m3(x):
-    # To nearest even with 3 bits behind the leading one; beyond 464, the middle of 448 and 480, there is only NaN.
+    # To nearest even with 3 bits behind the leading one; what is above 448, infinity too, becomes 448.
     bits = x.to(tl.int32, bitcast=True)
     nearest = ((bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000).to(tl.float32, bitcast=True)
     small = with_sign((tl.abs(x) + 16384.0) - 16384.0, x)
-    return tl.where(tl.abs(x) <= 464.0, tl.where(tl.abs(x) < 0.015625, small, nearest), float("nan"))
+    result = tl.where(tl.abs(x) < 0.015625, small, nearest)
+    return tl.where(x != x, x, tl.where(tl.abs(x) < 448.0, result, with_sign(tl.full((), 448.0, x.dtype), x)))
 """,
     """
 def cast_to_e4m3(x):

@@ -166,9 +166,11 @@ def clamp_tensors(call: Call) -> str:
         return f"between({call.operand(0)}, {call.operand(1)}, {call.operand(2)})"
     if not given:
         raise Refused(f"{call.target}: no bound")
+    x, bound = call.operand(0), call.operand(given[0])
+    if call.compute == "bool":
+        return f"({x} {'|' if given[0] == 1 else '&'} {bound})"
     name = "maximum" if given[0] == 1 else "minimum"
-    prefix = "" if category(call.compute) == 2 else "tl."
-    return f"{prefix}{name}({call.operand(0)}, {call.operand(given[0])})"
+    return f"{'' if category(call.compute) == 2 else 'tl.'}{name}({x}, {bound})"
 
 
 def relu6(call: Call) -> str:
@@ -252,13 +254,13 @@ def lerp_scalar(call: Call) -> str:
     start, end, weight = call.operand(0), call.operand(1), call.inner(call.number(2))
     if abs(weight) < 0.5:
         return f"tl.fma({call.constant(weight)}, {end} - {start}, {start})"
-    return f"tl.fma({start} - {end}, {call.constant(1 - weight)}, {end})"
+    return f"tl.fma(negated({end} - {start}), {call.constant(1 - weight)}, {end})"
 
 
 def lerp_tensor(call: Call) -> str:
     start, end, weight = (call.operand(index) for index in range(3))
     near = f"tl.fma({weight}, {end} - {start}, {start})"
-    far = f"tl.fma({start} - {end}, 1.0 - {weight}, {end})"
+    far = f"tl.fma(negated({end} - {start}), 1.0 - {weight}, {end})"
     return f"tl.where(tl.abs({weight}) < 0.5, {near}, {far})"
 
 
@@ -268,6 +270,10 @@ def where(call: Call) -> str:
 
 def masked_fill(call: Call) -> str:
     return f"tl.where({call.truth(1)}, {call.operand(2)}, {call.operand(0)})"
+
+
+def bitwise_not(call: Call) -> str:
+    return f"({call.operand(0)} ^ {call.constant(-1)})"
 
 
 def logical(sign: str) -> Callable[[Call], str]:

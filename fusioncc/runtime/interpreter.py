@@ -2,6 +2,7 @@
 
 As it ships (3.6 to 3.8) the interpreter keeps bf16 as raw 16-bit integers: ``tl.dot``, sums and products then work on
 bit patterns, and fp32 to bf16 truncates. Inside ``mended`` they widen to fp32 first and round to nearest even after.
+A comparison is of bools, where the handle would say the dtype of what is compared.
 The numbers of 8 bits, whose NaN and denormals it misreads, widen to fp32 as torch widens them.
 """
 
@@ -66,7 +67,8 @@ def mended() -> Iterator[None]:
 
     def mended_binary(self: Any, lhs: Any, rhs: Any, op: Any) -> Any:
         if not (is_bf16(lhs) and is_bf16(rhs)):
-            return binary(self, lhs, rhs, op)
+            other = binary(self, lhs, rhs, op)
+            return interpreter.TensorHandle(other.data, tl.int1) if other.data.dtype == np.bool_ else other
         result = op(widened(lhs).data, widened(rhs).data)
         if result.dtype == np.bool_:
             return interpreter.TensorHandle(result, tl.int1)
