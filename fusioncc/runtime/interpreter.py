@@ -2,6 +2,8 @@
 
 As it ships (3.6 to 3.8) the interpreter keeps bf16 as raw 16-bit integers: ``tl.dot``, sums and products then work on
 bit patterns, and fp32 to bf16 truncates. Inside ``mended`` they widen to fp32 first and round to nearest even after.
+A comparison is of bools, where the handle would say the dtype of what is compared.
+The numbers of 8 bits, whose NaN and denormals it misreads, widen to fp32 as torch widens them.
 """
 
 import functools
@@ -15,6 +17,7 @@ import numpy as np
 import torch
 
 from fusioncc.config import interpreter_requested
+from fusioncc.runtime.numpy_libdevice import interpreted_libdevice
 
 
 def launcher(module: ModuleType) -> Callable[..., Any]:
@@ -31,7 +34,7 @@ def launcher(module: ModuleType) -> Callable[..., Any]:
 
     @functools.wraps(launch)
     def interpreted(*operands: Any) -> Any:
-        with mended():
+        with mended(), interpreted_libdevice():
             return launch(*operands)
 
     return interpreted
@@ -43,6 +46,7 @@ def mended() -> Iterator[None]:
     import triton.language as tl
     from triton.runtime import interpreter
 
+    eights = {tl.float8e4nv: torch.float8_e4m3fn, tl.float8e5: torch.float8_e5m2}
     builder = interpreter.InterpreterBuilder
     convert, binary, dot = interpreter._convert_float, builder.binary_op, builder.create_dot
 
@@ -57,11 +61,14 @@ def mended() -> Iterator[None]:
             return widen(data).view(np.uint32)
         if source == tl.float32 and target == tl.bfloat16:
             return narrow(data.view(np.float32))
+        if source in eights and target == tl.float32:
+            return torch.from_numpy(data.copy()).view(eights[source]).float().numpy().view(np.uint32)
         return convert(data, source, target, rounding)
 
     def mended_binary(self: Any, lhs: Any, rhs: Any, op: Any) -> Any:
         if not (is_bf16(lhs) and is_bf16(rhs)):
-            return binary(self, lhs, rhs, op)
+            other = binary(self, lhs, rhs, op)
+            return interpreter.TensorHandle(other.data, tl.int1) if other.data.dtype == np.bool_ else other
         result = op(widened(lhs).data, widened(rhs).data)
         if result.dtype == np.bool_:
             return interpreter.TensorHandle(result, tl.int1)

@@ -1,0 +1,259 @@
+"""Device functions that expressions of elementwise ops call, where a line would be hard to read.
+
+Floats are computed in the dtype of the operands, fp32 or fp64, as ATen's CUDA kernels compute them. ``step`` is the
+dtype to which eager rounds between two operations, where it does. A last product is ``mul_rn``: a following sum in the
+same kernel must not be contracted with it. No function calls one that stands below it.
+"""
+
+import re
+
+_BODIES = (
+    """
+def divide(a, b):
+    # As IEEE has it; Triton's own fp32 division is approximate.
+    if a.dtype == tl.float64:
+        return a / b
+    else:
+        return tl.div_rn(a, b)
+""",
+    """
+def square_root(x):
+    if x.dtype == tl.float64:
+        return tl.sqrt(x)
+    else:
+        return tl.sqrt_rn(x)
+""",
+    """
+def reciprocal(x):
+    return divide(tl.full((), 1.0, x.dtype), x)
+""",
+    """
+def negated(x):
+    # Triton's own minus is 0 - x, which is wrong for a zero.
+    return x * -1.0
+""",
+    """
+def is_negative(x):
+    # The sign bit.
+    if x.dtype == tl.float64:
+        return x.to(tl.int64, bitcast=True) < 0
+    else:
+        return x.to(tl.int32, bitcast=True) < 0
+""",
+    """
+def with_sign(x, sign):
+    magnitude = tl.abs(x)
+    return tl.where(is_negative(sign), negated(magnitude), magnitude)
+""",
+    """
+def sign_of(x):
+    # 0 for NaN and for a zero of either sign.
+    return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
+""",
+    """
+def maximum(a, b):
+    return tl.where(a != a, a, tl.where(b != b, b, tl.maximum(a, b)))
+""",
+    """
+def minimum(a, b):
+    return tl.where(a != a, a, tl.where(b != b, b, tl.minimum(a, b)))
+""",
+    """
+def at_least(x, low):
+    # NaN stays, and so does a zero of either sign beside a zero.
+    return tl.where(x < low, low, x)
+""",
+    """
+def at_most(x, high):
+    return tl.where(x > high, high, x)
+""",
+    """
+def between(x, low, high):
+    # NaN in x wins over NaN in low, which wins over NaN in high.
+    result = tl.where(x < low, low, x)
+    result = tl.where(high < result, high, result)
+    result = tl.where(high != high, high, result)
+    result = tl.where(low != low, low, result)
+    return tl.where(x != x, x, result)
+""",
+    """
+def float_remainder(a, b):
+    # Of the sign of b.
+    rest = libdevice.fmod(a, b)
+    return tl.where((rest != 0) & ((b < 0) != (rest < 0)), rest + b, rest)
+""",
+    """
+def whole(quotient, exact):
+    # A quotient that is whole but for rounding; the sign of a zero is that of the exact one.
+    floor = tl.floor(quotient)
+    floor = tl.where(quotient - floor > 0.5, floor + 1.0, floor)
+    return tl.where(quotient != 0, floor, with_sign(tl.zeros_like(quotient), exact))
+""",
+    """
+def float_floor_divide(a, b, step: tl.constexpr):
+    rest = libdevice.fmod(a, b)
+    quotient = divide((a - rest).to(step).to(a.dtype), b).to(step).to(a.dtype)
+    below = (quotient - 1.0).to(step).to(a.dtype)
+    quotient = tl.where((rest != 0) & ((b < 0) != (rest < 0)), below, quotient)
+    exact = divide(a, b)
+    return tl.where(b == 0, exact, whole(quotient, exact))
+""",
+    """
+def floor_divide_by(a, b, inverse):
+    # By a number that is not 0, by means of its reciprocal.
+    rest = libdevice.fmod(a, b)
+    quotient = libdevice.mul_rn(a - rest, inverse)
+    quotient = tl.where((rest != 0) & ((b < 0) != (rest < 0)), quotient - 1.0, quotient)
+    return whole(quotient, libdevice.mul_rn(a, inverse))
+""",
+    """
+def integer_divide(a, b):
+    # Towards zero. Division by zero, for which torch raises or leaves the result open, gives 0.
+    return tl.where(b == 0, 0, a // tl.where(b == 0, 1, b))
+""",
+    """
+def integer_rest(a, b):
+    # Of the sign of a.
+    return tl.where(b == 0, 0, a % tl.where(b == 0, 1, b))
+""",
+    """
+def integer_floor_divide(a, b):
+    rest = integer_rest(a, b)
+    return integer_divide(a, b) - ((rest != 0) & ((rest < 0) != (b < 0))).to(a.dtype)
+""",
+    """
+def integer_remainder(a, b):
+    # Of the sign of b.
+    rest = integer_rest(a, b)
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+""",
+    """
+def integer_power(base, exponent, bits: tl.constexpr):
+    # Wraps. A negative exponent gives 0, unless the base is 1 or -1.
+    one = base * 0 + exponent * 0 + 1
+    result = one
+    factor = base * one
+    rest = exponent * one
+    for _ in tl.static_range(bits):
+        result = tl.where((rest & 1) != 0, result * factor, result)
+        factor = factor * factor
+        rest = rest >> 1
+    inverse = tl.where(((exponent & 1) == 0) | (base == 1), one, 0 - one)
+    return tl.where(exponent < 0, tl.where((base == 1) | (base == 0 - one), inverse, 0 * one), result)
+""",
+    """
+def shift_left(a, count, bits: tl.constexpr):
+    # A count that is negative or too large leaves nothing.
+    inside = (count >= 0) & (count < bits)
+    return tl.where(inside, a << tl.where(inside, count, 0), 0)
+""",
+    """
+def shift_right(a, count, bits: tl.constexpr):
+    # A count that is negative or too large leaves the sign.
+    inside = (count >= 0) & (count < bits)
+    return tl.where(inside, a >> tl.where(inside, count, 0), 0 - (a < 0).to(a.dtype))
+""",
+    """
+def sigmoid(x):
+    return reciprocal(1.0 + libdevice.exp(negated(x)))
+""",
+    """
+def silu(x):
+    return divide(x, 1.0 + libdevice.exp(negated(x)))
+""",
+    """
+def silu_backward(dy, x):
+    gate = sigmoid(x)
+    return libdevice.mul_rn(dy * gate, 1.0 + x * (1.0 - gate))
+""",
+    """
+def softplus(x, beta, threshold):
+    scaled = x * beta
+    return tl.where(scaled > threshold, x, divide(libdevice.log1p(libdevice.exp(scaled)), beta))
+""",
+    """
+def mish(x):
+    return libdevice.mul_rn(x, libdevice.tanh(libdevice.log1p(libdevice.exp(x))))
+""",
+    """
+def gelu(x):
+    return libdevice.mul_rn(x * 0.5, 1.0 + libdevice.erf(x * 0.7071067811865476))
+""",
+    """
+def gelu_tanh(x):
+    inner = 0.7978845608028654 * (x + 0.044715 * (x * x * x))
+    return libdevice.mul_rn(0.5 * x, 1.0 + libdevice.tanh(inner))
+""",
+    """
+def gelu_backward(dy, x):
+    below = 0.5 * (1.0 + libdevice.erf(x * 0.7071067811865476))
+    density = libdevice.exp(-0.5 * x * x) * 0.3989422804014327
+    return libdevice.mul_rn(dy, below + x * density)
+""",
+    """
+def gelu_tanh_backward(dy, x):
+    inner = libdevice.tanh(0.7978845608028654 * (x + 0.044715 * (x * x * x)))
+    slope = 0.7978845608028654 * (1.0 + 3.0 * 0.044715 * (x * x))
+    return libdevice.mul_rn(dy, 0.5 * (1.0 + inner) + 0.5 * x * (1.0 - inner * inner) * slope)
+""",
+    """
+def round_to_e4m3(x):
+    # To nearest even with 3 bits behind the leading one; what is above 448, infinity too, becomes 448.
+    bits = x.to(tl.int32, bitcast=True)
+    nearest = ((bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000).to(tl.float32, bitcast=True)
+    small = with_sign((tl.abs(x) + 16384.0) - 16384.0, x)
+    result = tl.where(tl.abs(x) < 0.015625, small, nearest)
+    return tl.where(x != x, x, tl.where(tl.abs(x) < 448.0, result, with_sign(tl.full((), 448.0, x.dtype), x)))
+""",
+    """
+def cast_to_e4m3(x):
+    x = round_to_e4m3(x)
+    bits = x.to(tl.int32, bitcast=True)
+    normal = ((bits & 0x7FFFFFFF) >> 20) - 960
+    small = (tl.abs(x) * 512.0).to(tl.int32)
+    magnitude = tl.where(x != x, 0x7F, tl.where(tl.abs(x) < 0.015625, small, normal))
+    return (((bits >> 24) & 0x80) | magnitude).to(tl.uint8).to(tl.float8e4nv, bitcast=True)
+""",
+    """
+def round_to_e5m2(x):
+    # To nearest even with 2 bits behind the leading one; from 61440 on, the middle of 57344 and 65536, it is infinite.
+    bits = x.to(tl.int32, bitcast=True)
+    nearest = ((bits + 0xFFFFF + ((bits >> 21) & 1)) & -0x200000).to(tl.float32, bitcast=True)
+    small = with_sign((tl.abs(x) + 128.0) - 128.0, x)
+    result = tl.where(tl.abs(x) < 6.103515625e-05, small, nearest)
+    return tl.where(x != x, x, tl.where(tl.abs(x) < 61440.0, result, with_sign(tl.full((), float("inf"), x.dtype), x)))
+""",
+    """
+def cast_to_e5m2(x):
+    x = round_to_e5m2(x)
+    bits = x.to(tl.int32, bitcast=True)
+    normal = ((bits & 0x7FFFFFFF) >> 21) - 448
+    small = (tl.abs(x) * 65536.0).to(tl.int32)
+    magnitude = tl.where(tl.abs(x) < 6.103515625e-05, small, tl.where(tl.abs(x) < 65536.0, normal, 0x7C))
+    magnitude = tl.where(x != x, 0x7F, magnitude)
+    return (((bits >> 24) & 0x80) | magnitude).to(tl.uint8).to(tl.float8e5, bitcast=True)
+""",
+)
+FUNCTIONS = {body.split("(")[0].split()[-1]: f"@triton.jit{body}" for body in _BODIES}
+"""Source of each device function under its name, in an order in which they can be defined."""
+_CALL = re.compile(r"(?<![\w.])(\w+)\(")
+
+
+def helpers(source: str) -> tuple[str, ...]:
+    """Sources of the device functions that an expression calls, those that they call first, each once."""
+    wanted: set[str] = set()
+    waiting = _called(source)
+    while waiting:
+        name = waiting.pop()
+        wanted.add(name)
+        waiting |= _called(FUNCTIONS[name].partition(":\n")[2]) - wanted
+    return tuple(body for name, body in FUNCTIONS.items() if name in wanted)
+
+
+def uses_libdevice(source: str) -> bool:
+    """Whether an expression needs ``libdevice``, itself or in a device function that it calls."""
+    return any("libdevice." in each for each in (source, *helpers(source)))
+
+
+def _called(source: str) -> set[str]:
+    return {name for name in _CALL.findall(source) if name in FUNCTIONS}
