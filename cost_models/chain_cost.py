@@ -59,7 +59,9 @@ def _one(chain: Chain, apart: tuple[Launch, ...]) -> Launch:
 
 
 def _cost(launches: tuple[Launch, ...], device: Device) -> ChainCost:
-    times = (pointwise_cost(each, warm, device).us for each, warm in zip(launches, warm_names(launches, device), strict=True))
+    times = (
+        pointwise_cost(each, warm, device).us for each, warm in zip(launches, warm_names(launches, device), strict=True)
+    )
     peak, kept = peak_bytes(launches), peak_bytes(launches, keep_inputs=True)
     return ChainCost(sum(times), Footprint(len(launches), moved_bytes(launches), peak), kept)
 

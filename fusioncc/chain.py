@@ -19,7 +19,7 @@ CONSTANT = "aten.full.default"
 @dataclass(frozen=True)
 class Argument:
     """One argument of an op: the value with this number, or (``value`` is None) a constant as Python source: ``2.5``,
-    ``-1``, ``True``, ``float('inf')``, ``None``, ``'floor'``. ``keyword`` is its name where it is given by name only."""
+    ``-1``, ``True``, ``float('inf')``, ``None``, ``'floor'``. ``keyword`` is its name where it must be named."""
 
     value: int | None
     constant: str = ""

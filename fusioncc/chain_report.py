@@ -17,7 +17,8 @@ def chain_lines(chains: Iterable[ChainPlan]) -> list[str]:
         lines += [
             "",
             f"{', '.join(each.name for each in alike)}: {'one kernel' if chain.claimed else 'left as it is'}, "
-            f"tier {chain.tier}, kernel {chain.kernel}" + (f", inserted as {chain.insertion}" if chain.insertion else ""),
+            f"tier {chain.tier}, kernel {chain.kernel}"
+            + (f", inserted as {chain.insertion}" if chain.insertion else ""),
             f"    ops         {ops_of(chain)}",
             f"    tensors     {tensors_of(chain)}",
             f"    accounting  {accounting(chain)}",

@@ -31,7 +31,7 @@ class Options:
     rest: Literal["inductor", "eager"] = "inductor"
     """What runs the rest of the graph on CUDA."""
     chains: Literal["auto", "always", "never"] = "auto"
-    """Whether chains of elementwise ops become kernels of their own: where the model says that it pays, all, or none."""
+    """Whether chains of elementwise ops become kernels of their own: where the model says that it pays, all, none."""
     max_rank_fraction: float = 0.25
     """A GEMM is a low-rank branch when its rank is at most this fraction of N and of K."""
     max_peak_increase: int | None = None

@@ -54,7 +54,7 @@ def earlier_files(folder: Path) -> set[Path]:
         plan = Plan.from_json(path.read_bytes())
     except PlanError as error:
         raise TargetError(f"{path} was not written by this version of fusioncc; choose another folder") from error
-    named = (each.kernel for each in (*plan.groups, *plan.chains))
+    named = (*(group.kernel for group in plan.groups), *(chain.kernel for chain in plan.chains))
     kernels = {Path("kernels") / f"{kernel}.py" for kernel in named if re.fullmatch(r"\w+", kernel)}
     return kernels | {Path("plots") / f"{group.name}.svg" for group in plan.groups if re.fullmatch(r"\w+", group.name)}
 

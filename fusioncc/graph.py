@@ -24,7 +24,8 @@ DTYPE_NAMES = {
 HOLDERS = ("placeholder", "get_attr")
 """Nodes that hold a tensor from outside the graph."""
 TORCH_DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()} | {
-    str(dtype).removeprefix("torch."): dtype for dtype in (torch.uint8, torch.bool, torch.int16, torch.int32, torch.int64)
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (torch.uint8, torch.bool, torch.int16, torch.int32, torch.int64)
 }
 _EXACT = {("bf16", "fp32"), ("fp16", "fp32"), ("bf16", "fp64"), ("fp16", "fp64"), ("fp32", "fp64")}
 

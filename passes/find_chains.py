@@ -6,7 +6,7 @@ fit where something is reduced along them. Whatever two sets share need not be r
 more bytes; a value that the rest of the graph reads is written out.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -46,7 +46,7 @@ class FoundChains:
     rejections: tuple[Rejected, ...]
 
 
-def find_chains(graph: fx.Graph, taken: Iterable[Sequence[fx.Node]] = ()) -> FoundChains:
+def find_chains(graph: fx.Graph, taken: Iterable[Collection[fx.Node]] = ()) -> FoundChains:
     """The chains of a functional graph. ``taken`` are the nodes of each fused group, which no chain may contain."""
     return _Search(graph, taken).run()
 
@@ -54,7 +54,7 @@ def find_chains(graph: fx.Graph, taken: Iterable[Sequence[fx.Node]] = ()) -> Fou
 @dataclass
 class _Search:
     graph: fx.Graph
-    taken: Iterable[Sequence[fx.Node]]
+    taken: Iterable[Collection[fx.Node]]
     of: dict[fx.Node, Set] = field(default_factory=dict)
     wide: dict[Set, None] = field(default_factory=dict)
     """Sets of several nodes."""
@@ -73,8 +73,8 @@ class _Search:
     def _begin(self, nodes: Sequence[fx.Node]) -> None:
         """A set for each node, and one for each fused group."""
         epoch = 0
-        groups = {node: Set([], [], 0, fixed=True) for group in self.taken for node in group[:1]}
-        group_of = {node: groups[group[0]] for group in self.taken for node in group}
+        groups = [(group, Set([], [], 0, fixed=True)) for group in self.taken]
+        group_of = {node: found for group, found in groups for node in group}
         for at, node in enumerate(nodes):
             epoch += is_mutation(node)
             found = group_of.get(node) or Set([], [], epoch)
@@ -87,7 +87,7 @@ class _Search:
             found.fixed = bool(self.refused[node])
             if not found.fixed:
                 found.shape, found.rows = _space(node)
-        self.wide = dict.fromkeys(groups.values())
+        self.wide = {found: None for _, found in groups if found.nodes}
 
     def _join_inputs(self, node: fx.Node) -> None:
         for before in node.all_input_nodes:
@@ -157,9 +157,7 @@ class _Search:
 
     def _ends(self, chains: Sequence[Set]) -> Iterable[Rejected]:
         """The elementwise ops next to a chain that have no expression, and why."""
-        beside = {
-            near for found in chains for node in found.nodes for near in (*node.all_input_nodes, *node.users)
-        }
+        beside = {near for found in chains for node in found.nodes for near in (*node.all_input_nodes, *node.users)}
         for node, reason in self.refused.items():
             if reason and node in beside and _is_elementwise(node):
                 yield Rejected("chain_op", node.name, f"{node.target} ends the chain: {reason}")

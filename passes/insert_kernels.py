@@ -50,9 +50,9 @@ def insert_kernels(
     held_by: HeldBy | None = None,
     chains: Sequence[tuple[Chain, EmittedModule, ModuleType]] = (),
 ) -> None:
-    """Replace the regions of ``groups`` and the nodes of ``chains`` in ``graph``, all or none, each as :func:`insertion_of` says; ``form`` is
-    ``visible`` or ``call``. Those of ``holding``, each behind its kind of ``HOLDING``, become calls in either form,
-    which find their weights by ``held_by``.
+    """Replace the regions of ``groups`` and the nodes of ``chains`` in ``graph``, all or none, each as
+    :func:`insertion_of` says; ``form`` is ``visible`` or ``call``. Those of ``holding``, each behind its kind of
+    ``HOLDING``, become calls in either form, which find their weights by ``held_by``.
 
     Raises:
         FusionError: a kernel cannot be inserted (the group is named), or the result is no sound graph. The graph is as
@@ -78,8 +78,12 @@ def insert_kernels(
         undo.callback(_put_back, list(graph.nodes), _arguments([user for old, _ in replaced for user in old.users]))
         for old, new in replaced:
             old.replace_all_uses_with(new)
-        inserted = (*(group for group, _, _ in groups), *(group for _, group in holding), *(each[0] for each in chains))
-        names = ", ".join(each.name for each in inserted)
+        inserted = [
+            *(group.name for group, _, _ in groups),
+            *(group.name for _, group in holding),
+            *(chain.name for chain, _, _ in chains),
+        ]
+        names = ", ".join(inserted)
         translated(f"the graph with the kernels of {names} is not sound", lambda: _make_sound(graph), FusionError)
         undo.pop_all()
     _erase_unused([old for old, _ in replaced])

@@ -9,7 +9,7 @@ from torch import fx
 
 from fusioncc.codegen.launch import Arg, KernelLaunch
 from fusioncc.errors import FusionError
-from fusioncc.graph import aten, tensor
+from fusioncc.graph import tensor
 from fusioncc.group import Operand
 from fusioncc.passes.insertion import Insertion
 from fusioncc.runtime.build import tuned

@@ -4,7 +4,7 @@ Without Inductor every chain that moves fewer bytes is claimed. Beside Inductor,
 reaches what the memory gives, a chain of its own is left to it, unless the user asks.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
@@ -37,7 +37,7 @@ class PlannedChains:
     rejections: tuple[Rejected, ...]
 
 
-def plan_chains(graph: fx.Graph, setting: Setting, taken: Iterable[Sequence[fx.Node]]) -> PlannedChains:
+def plan_chains(graph: fx.Graph, setting: Setting, taken: Iterable[Collection[fx.Node]]) -> PlannedChains:
     """A decision for every chain of a graph; ``taken`` are the nodes of each fused group.
 
     Raises:

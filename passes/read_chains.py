@@ -31,7 +31,7 @@ def read_chain(nodes: Sequence[fx.Node], order: dict[fx.Node, int], name: str) -
     results = results_of(ordered)
     operands, ops = tuple(map(_operand, given)), tuple(reader.ops)
     written = tuple(Result(reader.numbers[node], node.name, _strides(node)) for node in results)
-    return Chain(name, _whole([each.shape for each in (*operands, *ops)]), operands, ops, written)
+    return Chain(name, _whole([*(each.shape for each in operands), *(op.shape for op in ops)]), operands, ops, written)
 
 
 def _whole(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

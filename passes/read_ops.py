@@ -146,7 +146,7 @@ def _unread(node: fx.Node) -> str:
 
 
 def _fill(node: fx.Node) -> Any:
-    return FILLED[node.target] if node.target in FILLED else node.args[FILLS[node.target]]  # type: ignore[index]
+    return FILLED[node.target] if node.target in FILLED else node.args[FILLS[node.target]]
 
 
 def _not_along_last(node: fx.Node) -> str:

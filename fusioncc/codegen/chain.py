@@ -280,22 +280,29 @@ class _Writer:
 
     def _launch(self) -> tuple[str, ...]:
         outer, below = self.space.outer, self.space.below
-        leading = [size for size in self.space.sizes[1:-1]]
-        for size in leading:
+        for size in self.space.sizes[1:-1]:
             below *= size
         holder, dim = self._holder(outer)
         body = [f'"""{", ".join(self.outputs)} from tensors as in the header; ``empty`` allocates."""']
         body.append(f"outer = {holder}.shape[{dim}]" if holder else f"outer = {self.chain.shape[outer]}")
-        body.append("m = outer" + (f" * {below}" if below > 1 else "") if len(self.space.sizes) > 1 or self.flat else "m = 1")
+        body.append(
+            "m = outer" + (f" * {below}" if below > 1 else "") if len(self.space.sizes) > 1 or self.flat else "m = 1"
+        )
         device = f"{self.inputs[0]}.device"
         for name, result in zip(self.outputs, self.chain.results, strict=True):
             shape = self.chain.shape_of(result.value)
             at = outer - (len(self.chain.shape) - len(shape))
             sizes = ["outer" if dim == at and size > 1 else str(size) for dim, size in enumerate(shape)]
-            sides = [_tuple(sizes), _tuple(list(map(str, result.strides))), f"dtype={TORCH[self.chain.dtype_of(result.value)]}"]
+            sides = [
+                _tuple(sizes),
+                _tuple(list(map(str, result.strides))),
+                f"dtype={TORCH[self.chain.dtype_of(result.value)]}",
+            ]
             body += call(f"{name} = empty", [*sides, f"device={device}"])
         block = self.tile.block_n if self.flat else self.tile.block_m
-        grid = f"triton.cdiv(m, {block})" + (f" * {self._tiles_a_row}" if self._tiles_a_row > 1 and not self.flat else "")
+        grid = f"triton.cdiv(m, {block})" + (
+            f" * {self._tiles_a_row}" if self._tiles_a_row > 1 and not self.flat else ""
+        )
         arguments = [*self.inputs, *self.outputs, "m", *(f"{name}={value}" for name, value in self._constants())]
         body += call(f"chain[({grid},)]", [*arguments, f"num_warps={self.tile.num_warps}"])
         body.append(returned(self.outputs))

@@ -6,8 +6,12 @@ from fusioncc.codegen.lines import call, indented, returned
 
 CASTS = ("prims.convert_element_type.default", "aten._to_copy.default", "aten.to.dtype")
 TORCH = {
-    **{"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32", "fp64": "torch.float64"},
-    **{"fp8e4m3": "torch.float8_e4m3fn", "fp8e5m2": "torch.float8_e5m2"},
+    "bf16": "torch.bfloat16",
+    "fp16": "torch.float16",
+    "fp32": "torch.float32",
+    "fp64": "torch.float64",
+    "fp8e4m3": "torch.float8_e4m3fn",
+    "fp8e5m2": "torch.float8_e5m2",
     **{name: f"torch.{name}" for name in ("int8", "uint8", "int16", "int32", "int64", "bool")},
 }
 SMALL = 1 << 14
