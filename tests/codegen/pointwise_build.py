@@ -15,12 +15,11 @@ POINTERS = {"bool": "i1", "uint8": "u8", "fp8e4m3": "fp8e4nv", "fp8e5m2": "fp8e5
 POINTERS |= {f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)}
 
 
-def compiled(cases: Sequence[Case], capability: int, *, once: bool) -> str:
-    """PTX of one kernel with the expressions of all cases that eager and the table take; of one of each op if
-    ``once``."""
+def compiled(cases: Sequence[Case], capability: int) -> str:
+    """PTX of one kernel with an expression of each op, of the first case that eager and the table take."""
     results: dict[Case, str] = {}
     for case in cases:
-        if once and any(case.target == known.target for known in results):
+        if any(case.target == known.target for known in results):
             continue
         try:
             dtype = NAMES[case.eager("cpu").dtype]

@@ -1,4 +1,4 @@
-"""Results of elementwise cases beside those of eager: which cases it takes, how far they may differ, and what is open."""
+"""Results of elementwise cases beside those of eager: what it takes, how far they may differ, and what is open."""
 
 from collections.abc import Sequence
 
