@@ -173,9 +173,9 @@ def in_dtype(value: Number, dtype: str) -> Number:
     if dtype == "bool":
         return value != 0
     if dtype in INTEGERS:
-        bits: int = BITS[dtype]
-        wrapped: int = int(value) & (2**bits - 1)
-        return wrapped if dtype == "uint8" or wrapped < 2 ** (bits - 1) else wrapped - 2**bits
+        bits = BITS[dtype]
+        wrapped = int(value) & ((1 << bits) - 1)
+        return wrapped if dtype == "uint8" or wrapped < 1 << (bits - 1) else wrapped - (1 << bits)
     if dtype == "fp64":
         return float(value)
     single = _packed(float(value), "f")

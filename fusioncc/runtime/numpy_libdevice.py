@@ -27,7 +27,8 @@ def _fused(dtype: Any) -> Callable[..., Array]:
 
 def fma(a: Array, b: Array, c: Array) -> Array:
     """``a * b + c``, rounded once; of fp32 or fp64."""
-    return _fused(np.result_type(a, b, c))(a, b, c)
+    with np.errstate(all="ignore"):
+        return _fused(np.result_type(a, b, c))(a, b, c)
 
 
 def _in_fp64(function: Callable[..., Array]) -> Callable[..., Array]:
