@@ -8,7 +8,7 @@ dimension on, and a size of 1 is repeated. Nodes are named, not held, as in a gr
 
 from dataclasses import dataclass, replace
 
-from fusioncc.group import DTYPE_BYTES, Operand
+from fusioncc.operand import DTYPE_BYTES, Operand
 
 REDUCTIONS = ("aten.sum.dim_IntList", "aten.mean.dim", "aten.amax.default", "aten.amin.default")
 """Overloads that reduce along dimensions; in a chain along the last one, which stays with size 1."""

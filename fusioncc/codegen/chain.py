@@ -7,9 +7,10 @@ in the tier ``eager`` every op rounds as eager would.
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from fusioncc.chain import CONSTANT, Chain, ChainTile, Op
+from fusioncc.chain import Chain, ChainTile
 from fusioncc.codegen import pointwise
 from fusioncc.codegen.chain_check import TORCH, check_sections, numbered
+from fusioncc.codegen.chain_ops import EXTREMES, LARGER, ChainOps, Value, triton_dtype
 from fusioncc.codegen.chain_space import Space, space_of
 from fusioncc.codegen.launch import Arg, Blocks, Buffer, EmittedModule, KernelLaunch
 from fusioncc.codegen.lines import call, indented, paragraph, returned
@@ -20,17 +21,6 @@ CHAIN_TIERS = ("eager", "fp32")
 IN_ORDER = ("aten.sum.dim_IntList", "aten.mean.dim")
 """Reductions whose result depends on the order of the additions."""
 LIBDEVICE = "from triton.language.extra import libdevice\n"
-LARGER = """@triton.jit
-def {name}(a, b):
-    # Unlike tl.{reduction}, a NaN wins.
-    return tl.{op}(a, b, propagate_nan=tl.PropagateNan.ALL)
-"""
-RESERVED = ("rows", "cols", "tile", "tiles_a_row", "inside", "larger", "smaller", "libdevice")
-"""Names that no value of a kernel has; nor those of the functions that expressions call."""
-EXTREMES = {
-    "aten.amax.default": ("larger", "max", "maximum", 'float("-inf")'),
-    "aten.amin.default": ("smaller", "min", "minimum", 'float("inf")'),
-}
 
 
 def check_chain(chain: Chain, tier: str) -> None:
@@ -61,14 +51,6 @@ def emit_chain(chain: Chain, tile: ChainTile, *, name: str, tier: str, why: str)
     return _Writer(chain, tile, name, tier, " ".join(why.split())).emitted()
 
 
-@dataclass(frozen=True)
-class _Value:
-    """A value in the kernel: its name or source, and whether it differs along rows and along columns."""
-
-    source: str
-    along: tuple[bool, bool]
-
-
 @dataclass
 class _Writer:
     chain: Chain
@@ -76,7 +58,7 @@ class _Writer:
     name: str
     tier: str
     why: str
-    values: list[_Value] = field(default_factory=list)
+    values: list[Value] = field(default_factory=list)
 
     @cached_property
     def space(self) -> Space:
@@ -172,58 +154,17 @@ class _Writer:
             along = self._along(at)
             load = f"tl.load({self._address(f'{name}_ptr', at)}{self._mask(along, load=True)})"
             held = pointwise.held(operand.dtype)
-            cast = "" if held == operand.dtype != "bool" else f".to({_triton(held)})"
+            cast = "" if held == operand.dtype != "bool" else f".to({triton_dtype(held)})"
             lines.append(f"{name} = {load}{cast}")
-            self.values.append(_Value(name, along))
+            self.values.append(Value(name, along))
         return lines
 
     def _ops(self) -> list[str]:
-        lines, used = [], {*self.inputs, *self.outputs, *RESERVED}
-        for op in self.chain.ops:
-            stem = name = _stem(op)
-            number = 0
-            while name in used or pointwise.helpers(f"{name}("):
-                number += 1
-                name = f"{stem}_{number}"
-            source, along = self._source(op)
-            source = _bare(pointwise.rounded(source, op.dtype) if self.tier == "eager" else source)
-            if source.isidentifier():  # a cast that rounds nothing here
-                self.values.append(_Value(source, along))
-                continue
-            used.add(name)
-            lines.append(f"{name} = {source}")
-            self.values.append(_Value(name, along))
+        one = "(1,)" if self.flat else "(1, 1)"
+        ops = ChainOps(self.chain, self.tier == "eager", {*self.inputs, *self.outputs}, one, self.ragged)
+        lines = ops.lines(self.values)
+        self.values = ops.values
         return lines
-
-    def _source(self, op: Op) -> tuple[str, tuple[bool, bool]]:
-        read = [self.values[value] for value in op.values]
-        along = (any(each.along[0] for each in read), any(each.along[1] for each in read))
-        if op.target == CONSTANT:
-            shape = "(1,)" if self.flat else "(1, 1)"
-            return f"tl.full({shape}, {op.args[0].constant}, {_triton(pointwise.held(op.dtype))})", along
-        if op.reduces:
-            return self._reduction(op, read[0]), (along[0], False)
-        terms = [
-            pointwise.Term(arg.constant)
-            if arg.value is None
-            else pointwise.Term(
-                self.values[arg.value].source, self.chain.dtype_of(arg.value), not self.chain.shape_of(arg.value)
-            )
-            for arg in op.args
-        ]
-        return pointwise.expression(op.target, terms, op.dtype, exact=self.tier == "eager"), along
-
-    def _reduction(self, op: Op, value: _Value) -> str:
-        source = value.source
-        if not value.along[1]:
-            source = f"tl.broadcast_to({source}, (BLOCK_M, BLOCK_N))"
-        function, _, _, neutral = EXTREMES.get(op.target, ("", "", "", "0.0"))
-        if self.ragged:
-            source = f"tl.where(cols[None, :] < N, {source}, {neutral})"
-        if function:
-            return f"tl.reduce({source}, 1, {function}, keep_dims=True)"
-        mean = " * (1.0 / N)" if op.target == "aten.mean.dim" else ""
-        return f"tl.sum({source}, 1, keep_dims=True){mean}"
 
     def _reducers(self, text: str) -> list[str]:
         """The functions by which the kernel reduces."""
@@ -315,27 +256,6 @@ class _Writer:
             if dim >= 0 and operand.shape[dim] == self.chain.shape[outer]:
                 return name, dim
         return "", 0
-
-
-def _triton(dtype: str) -> str:
-    """The Triton dtype of a held value."""
-    return {"fp32": "tl.float32", "fp64": "tl.float64", "bool": "tl.int1"}.get(dtype, f"tl.{dtype}")
-
-
-def _stem(op: Op) -> str:
-    """The name of an op's value: the op's own."""
-    stem = op.target.split(".")[1].strip("_")
-    return {"convert_element_type": "cast", "to_copy": "cast", "to": "cast"}.get(stem, stem)
-
-
-def _bare(source: str) -> str:
-    """An expression without parentheses around all of it."""
-    depth = 0
-    for at, letter in enumerate(source):
-        depth += (letter == "(") - (letter == ")")
-        if depth == 0 and at < len(source) - 1:
-            return source
-    return source[1:-1] if source.startswith("(") else source
 
 
 def _term(index: str, stride: int) -> str:

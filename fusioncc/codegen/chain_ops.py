@@ -1,0 +1,109 @@
+"""The ops of a chain as lines of a kernel, one an op, for a kernel of their own or for the tiles of another."""
+
+from dataclasses import dataclass, field
+
+from fusioncc.chain import CONSTANT, Chain, Op
+from fusioncc.codegen import pointwise
+
+LARGER = """@triton.jit
+def {name}(a, b):
+    # Unlike tl.{reduction}, a NaN wins.
+    return tl.{op}(a, b, propagate_nan=tl.PropagateNan.ALL)
+"""
+EXTREMES = {
+    "aten.amax.default": ("larger", "max", "maximum", 'float("-inf")'),
+    "aten.amin.default": ("smaller", "min", "minimum", 'float("inf")'),
+}
+RESERVED = ("rows", "cols", "tile", "tiles_a_row", "inside", "larger", "smaller", "libdevice")
+"""Names that no value of a kernel has; nor those of the functions that expressions call."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value in the kernel: its name or source, and whether it differs along rows and along columns."""
+
+    source: str
+    along: tuple[bool, bool]
+
+
+@dataclass
+class ChainOps:
+    """Writes the ops of ``chain``; in the ``exact`` tier each rounds as eager would. ``used`` are the names that are
+    taken, ``one`` the shape of a constant, ``ragged`` whether tiles of whole rows end behind them."""
+
+    chain: Chain
+    exact: bool
+    used: set[str]
+    one: str
+    ragged: bool = False
+    values: list[Value] = field(default_factory=list)
+
+    def lines(self, inputs: list[Value]) -> list[str]:
+        """A line for each op that computes something; ``values`` then has every value by its number."""
+        self.values = list(inputs)
+        lines = []
+        for op in self.chain.ops:
+            source, along = self._source(op)
+            source = _bare(pointwise.rounded(source, op.dtype) if self.exact else source)
+            if source.isidentifier():  # a cast that rounds nothing here
+                self.values.append(Value(source, along))
+                continue
+            name = self._name(op)
+            lines.append(f"{name} = {source}")
+            self.values.append(Value(name, along))
+        return lines
+
+    def _name(self, op: Op) -> str:
+        """The name of an op's value: the op's own, numbered where it is taken."""
+        stem = op.target.split(".")[1].strip("_")
+        stem = name = {"convert_element_type": "cast", "to_copy": "cast", "to": "cast"}.get(stem, stem)
+        number = 0
+        while name in self.used or name in RESERVED or pointwise.helpers(f"{name}("):
+            number += 1
+            name = f"{stem}_{number}"
+        self.used.add(name)
+        return name
+
+    def _source(self, op: Op) -> tuple[str, tuple[bool, bool]]:
+        read = [self.values[value] for value in op.values]
+        along = (any(each.along[0] for each in read), any(each.along[1] for each in read))
+        if op.target == CONSTANT:
+            return f"tl.full({self.one}, {op.args[0].constant}, {triton_dtype(pointwise.held(op.dtype))})", along
+        if op.reduces:
+            return self._reduction(op, read[0]), (along[0], False)
+        terms = [
+            pointwise.Term(arg.constant)
+            if arg.value is None
+            else pointwise.Term(
+                self.values[arg.value].source, self.chain.dtype_of(arg.value), not self.chain.shape_of(arg.value)
+            )
+            for arg in op.args
+        ]
+        return pointwise.expression(op.target, terms, op.dtype, exact=self.exact), along
+
+    def _reduction(self, op: Op, value: Value) -> str:
+        source = value.source
+        if not value.along[1]:
+            source = f"tl.broadcast_to({source}, (BLOCK_M, BLOCK_N))"
+        function, _, _, neutral = EXTREMES.get(op.target, ("", "", "", "0.0"))
+        if self.ragged:
+            source = f"tl.where(cols[None, :] < N, {source}, {neutral})"
+        if function:
+            return f"tl.reduce({source}, 1, {function}, keep_dims=True)"
+        mean = " * (1.0 / N)" if op.target == "aten.mean.dim" else ""
+        return f"tl.sum({source}, 1, keep_dims=True){mean}"
+
+
+def triton_dtype(dtype: str) -> str:
+    """The Triton dtype of a held value."""
+    return {"fp32": "tl.float32", "fp64": "tl.float64", "bool": "tl.int1"}.get(dtype, f"tl.{dtype}")
+
+
+def _bare(source: str) -> str:
+    """An expression without parentheses around all of it."""
+    depth = 0
+    for at, letter in enumerate(source):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0 and at < len(source) - 1:
+            return source
+    return source[1:-1] if source.startswith("(") else source
