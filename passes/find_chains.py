@@ -6,6 +6,7 @@ fit where something is reduced along them. Whatever two sets share need not be r
 more bytes; a value that the rest of the graph reads is written out.
 """
 
+import operator
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ from torch import fx
 
 from fusioncc.chain import REDUCTIONS
 from fusioncc.decision import Rejected
-from fusioncc.graph import is_mutation, product
+from fusioncc.graph import is_mutation, product, tensor
 from fusioncc.passes.read_ops import COMPOSITES, is_fill, origin_of, refusal
 
 MAX_ROW = 16384
@@ -77,17 +78,21 @@ class _Search:
         group_of = {node: found for group, found in groups for node in group}
         for at, node in enumerate(nodes):
             epoch += is_mutation(node)
-            found = group_of.get(node) or Set([], [], epoch)
+            source = _list_of(node)
+            part = source is not None and not self.of[source].fixed
+            found = self.of[source] if source is not None and part else group_of.get(node) or Set([], [], epoch)
             found.nodes.append(node)
             found.positions.append(at)
             self.of[node] = found
-            if found.fixed:
+            if part:
+                self.wide[found], self.refused[node] = None, ""
+            if found.fixed or part:
                 continue
             self.refused[node] = refusal(node) or _no_space(node)
             found.fixed = bool(self.refused[node])
             if not found.fixed:
                 found.shape, found.rows = _space(node)
-        self.wide = {found: None for _, found in groups if found.nodes}
+        self.wide |= {found: None for _, found in groups if found.nodes}
 
     def _join_inputs(self, node: fx.Node) -> None:
         for before in node.all_input_nodes:
@@ -134,7 +139,8 @@ class _Search:
     def _between(self, first: Set, second: Set) -> bool:
         """Whether a path leads from the first set to the second through a third."""
         least = self._floor(min(first.positions))
-        waiting = [each for node in second.nodes for each in node.all_input_nodes]
+        inside = {*first.nodes, *second.nodes}
+        waiting = [each for node in second.nodes for each in node.all_input_nodes if not _is_within(each, inside)]
         seen: set[Set] = {second}
         while waiting:
             found = self.of[waiting.pop()]
@@ -173,7 +179,12 @@ def inputs_of(nodes: Sequence[fx.Node]) -> list[fx.Node]:
 def results_of(nodes: Sequence[fx.Node]) -> list[fx.Node]:
     """The nodes of a set that others read, in order."""
     inside = set(nodes)
-    return [node for node in nodes if any(user not in inside for user in node.users)]
+    return [node for node in nodes if any(not _is_within(user, inside) for user in node.users)]
+
+
+def _is_within(node: fx.Node, inside: Collection[fx.Node]) -> bool:
+    """Whether a set of nodes has a node, or makes it where it alone reads it: a constant, shaped like a member."""
+    return node in inside or (is_fill(node) and all(user in inside for user in node.users))
 
 
 LIMITS = (
@@ -183,11 +194,18 @@ LIMITS = (
 
 
 def _is_chain(nodes: Sequence[fx.Node]) -> bool:
-    """Whether it is more than what eager runs as one kernel, and makes tensors alone."""
+    """Whether it is more than what eager runs as one kernel, makes tensors alone and reads one."""
     inside = set(nodes)
     lists = (node for node in nodes if isinstance(node.meta["val"], tuple | list))
     whole = all(user in inside for node in lists for user in node.users)
-    return whole and len({origin_of(node) for node in nodes}) > 1
+    origins = {origin_of(node) for node in nodes if _list_of(node) is None}
+    return whole and bool(inputs_of(nodes)) and len(origins) > 1
+
+
+def _list_of(node: fx.Node) -> fx.Node | None:
+    """The composite of whose tensors a node is one; it stays in one set with it."""
+    made = node.args[0] if node.target is operator.getitem else None
+    return made if isinstance(made, fx.Node) and made.target in COMPOSITES else None
 
 
 def _is_elementwise(node: fx.Node) -> bool:
@@ -207,6 +225,11 @@ def _no_space(node: fx.Node) -> str:
     shape, rows = _space(node)
     if rows > MAX_ROW:
         return f"its rows have {rows} elements, one program holds {MAX_ROW} at most"
+    value = tensor(node)
+    if value is not None and any(
+        step == 0 and size > 1 for step, size in zip(value.stride(), value.shape, strict=True)
+    ):
+        return "its elements share memory"
     return "it has no element" if product(shape) == 0 else ""
 
 

@@ -14,7 +14,8 @@ from torch import fx
 
 from fusioncc.chain import CONSTANT, REDUCTIONS, Argument, Op
 from fusioncc.codegen import pointwise
-from fusioncc.graph import CASTS, aten, dtype_of, is_static, tensor
+from fusioncc.codegen.pointwise_dtypes import EIGHTS
+from fusioncc.graph import CASTS, DTYPE_NAMES, aten, dtype_of, is_static, tensor
 
 FILLS: dict[Any, int] = {aten.full.default: 1, aten.full_like.default: 1, aten.scalar_tensor.default: 0}
 """Ops that make a tensor of one constant, and which of their arguments that is."""
@@ -46,9 +47,11 @@ class Reader:
 
 def is_fill(node: fx.Node) -> bool:
     """Whether a node makes a tensor of one constant: no member of a chain, which makes its own where it reads one."""
-    given = isinstance(_fill(node), bool | int | float) if node.target in FILLS or node.target in FILLED else False
+    if node.target not in FILLS and node.target not in FILLED:
+        return False
     value = tensor(node)
-    return given and value is not None and not _unfit(value)
+    fits = value is not None and not _unfit(value) and dtype_of(node) not in EIGHTS
+    return fits and isinstance(_fill(node), bool | int | float)
 
 
 def refusal(node: fx.Node) -> str:
@@ -146,7 +149,7 @@ def _unread(node: fx.Node) -> str:
 
 
 def _fill(node: fx.Node) -> Any:
-    return FILLED[node.target] if node.target in FILLED else node.args[FILLS[node.target]]
+    return FILLED[node.target] if node.target in FILLED else arguments(node)[FILLS[node.target]]
 
 
 def _not_along_last(node: fx.Node) -> str:
@@ -218,7 +221,11 @@ def _layer_norm(node: fx.Node, reader: Reader) -> tuple[int, ...]:
     cast = [y, None]
     out = reader.op(node, "prims.convert_element_type.default", cast, dtype_of(x_node), shape)
     assert mean.value is not None and rstd.value is not None
-    return (out, mean.value, rstd.value)
+    kept = DTYPE_NAMES[node.meta["val"][1].dtype]  # of a half on the CPU the half, on CUDA fp32
+    if kept == "fp32":
+        return (out, mean.value, rstd.value)
+    casts = [reader.op(node, "prims.convert_element_type.default", [each, None], kept, rows) for each in (mean, rstd)]
+    return (out, *casts)
 
 
 def _var_mean(node: fx.Node, reader: Reader) -> tuple[int, ...]:

@@ -180,8 +180,8 @@ class _Writer:
             along = self._along(len(self.chain.inputs) + at)
             if self.chain.by_rows and self.chain.shape_of(result.value)[-1:] == (1,) != self.chain.shape[-1:]:
                 along = (True, False)
-            elif not self.flat:
-                along = (True, True)
+            else:
+                along = (not self.flat, True)
             value = pointwise.stored(self.values[result.value].source, self.chain.dtype_of(result.value))
             address = self._address(f"{name}_ptr", len(self.chain.inputs) + at)
             lines.append(f"tl.store({address}, {value}{self._mask(along)})")
@@ -195,7 +195,8 @@ class _Writer:
     def _address(self, base: str, at: int) -> str:
         strides = self.space.strides[at]
         if self.flat:
-            return base + _term("cols", strides[0])
+            written = at >= len(self.chain.inputs)
+            return base + _term("cols", strides[0] or int(written))  # one element is written as a block too
         leading = [f"i{dim}" for dim in range(len(strides) - 1)] if len(strides) > 2 else ["rows"]
         terms = [_term(f"{index}[:, None]", step) for index, step in zip(leading, strides[:-1], strict=False)]
         return base + "".join([*terms, _term("cols[None, :]", strides[-1])])
@@ -225,7 +226,7 @@ class _Writer:
             below *= size
         holder, dim = self._holder(outer)
         body = [f'"""{", ".join(self.outputs)} from tensors as in the header; ``empty`` allocates."""']
-        body.append(f"outer = {holder}.shape[{dim}]" if holder else f"outer = {self.chain.shape[outer]}")
+        body.append(f"outer = {holder}.shape[{dim}]" if holder else f"outer = {(self.chain.shape or (1,))[outer]}")
         body.append(
             "m = outer" + (f" * {below}" if below > 1 else "") if len(self.space.sizes) > 1 or self.flat else "m = 1"
         )
@@ -253,7 +254,7 @@ class _Writer:
         """An input that has all of the outermost dimension, and which of its own that is."""
         for name, operand in zip(self.inputs, self.chain.inputs, strict=True):
             dim = outer - (len(self.chain.shape) - len(operand.shape))
-            if dim >= 0 and operand.shape[dim] == self.chain.shape[outer]:
+            if 0 <= dim < len(operand.shape) and operand.shape[dim] == self.chain.shape[outer]:
                 return name, dim
         return "", 0
 

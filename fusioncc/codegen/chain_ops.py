@@ -68,7 +68,8 @@ class ChainOps:
         read = [self.values[value] for value in op.values]
         along = (any(each.along[0] for each in read), any(each.along[1] for each in read))
         if op.target == CONSTANT:
-            return f"tl.full({self.one}, {op.args[0].constant}, {triton_dtype(pointwise.held(op.dtype))})", along
+            value = pointwise.constant(op.args[0].constant, op.dtype)
+            return f"tl.full({self.one}, {value}, {triton_dtype(pointwise.held(op.dtype))})", along
         if op.reduces:
             return self._reduction(op, read[0]), (along[0], False)
         terms = [

@@ -9,11 +9,22 @@ import re
 from collections.abc import Sequence
 
 from fusioncc.codegen.pointwise_call import Call, Refused
-from fusioncc.codegen.pointwise_dtypes import TRITON, Term, held, loaded, rounded, stored
+from fusioncc.codegen.pointwise_dtypes import TRITON, Term, held, in_dtype, literal, loaded, rounded, stored, value_of
 from fusioncc.codegen.pointwise_functions import helpers, uses_libdevice
 from fusioncc.codegen.pointwise_table import TABLE
 
-__all__ = ["Term", "expression", "held", "helpers", "loaded", "refusal", "rounded", "stored", "uses_libdevice"]
+__all__ = [
+    "Term",
+    "constant",
+    "expression",
+    "held",
+    "helpers",
+    "loaded",
+    "refusal",
+    "rounded",
+    "stored",
+    "uses_libdevice",
+]
 _NAME = re.compile(r"\w+")
 
 
@@ -42,6 +53,11 @@ def expression(target: str, terms: Sequence[Term], dtype: str, *, exact: bool) -
             raise Refused(f"{target}: no kernel holds {each or 'a result without a dtype'}")
     call = Call(target, tuple(_atom(term) for term in terms), dtype, exact, rule.compares)
     return rule.source(call)
+
+
+def constant(source: str, dtype: str) -> str:
+    """Triton source of the number that a tensor of one constant holds: in either tier as that dtype has it."""
+    return literal(in_dtype(value_of(Term(source)), dtype), dtype)
 
 
 def _atom(term: Term) -> Term:
