@@ -1,12 +1,12 @@
-"""Chains of elementwise ops and row reductions, every column in one run: eager, torch.compile, one kernel of fusioncc in
-each of two tiers, and a plain copy of as many bytes.
+"""Chains of elementwise ops and row reductions, every column in one run: eager, torch.compile, one kernel of fusioncc
+in each of two tiers, and a plain copy of as many bytes.
 
     python benchmarks/chains.py --out benchmarks/results/chains.json
     TRITON_INTERPRET=1 python benchmarks/chains.py --dry --out dry.json    # all but the times, small, on a CPU
 
 Microseconds, CUDA-graph replay, median and half the interquartile range; the columns of a row take turns. Inputs come
 from memory, rotated out of L2; rows that say so get the same inputs in each call, which the cache holds as far as it is
-large enough. The copy is the fastest of several and moves what the plan says that the one kernel moves. Errors are the
+large enough. The copy is the fastest of several and moves as many bytes as all inputs and outputs have. Errors are the
 largest RMS of any output relative to fp64 on the card. Kernels are counted by the profiler, and so are those of three
 executions of an FFN of six kernels.
 """
@@ -27,6 +27,7 @@ import torch._inductor.config
 from bundles import REFUSALS
 from chain_cases import BY_NAME, CASES, Case, Tensors, as_tuple, ffn, ffn_inputs
 from copy_ceiling import COPIES, source_of
+from tables import table
 from timing import captured, facts, interleaved_us, sets_needed
 
 import fusioncc
@@ -79,7 +80,8 @@ def prepare(case: Case, names: Sequence[str], device: str) -> tuple[dict[str, Fu
     """Each column of a case, compiled and found to be what it claims; and what is known of the case without a time."""
     given = drawn(case, device)
     exact = case.exact(given)
-    known: Row = {"case": case.name, "label": case.label}
+    moved = sum(tensor.nbytes for tensor in (*given, *case.outputs(given)))
+    known: Row = {"case": case.name, "label": case.label, "copied_bytes": moved}
     functions: dict[str, Function] = {}
     for name in names:
         started = time.time()
@@ -101,7 +103,7 @@ def prepare(case: Case, names: Sequence[str], device: str) -> tuple[dict[str, Fu
 
 def farthest(outputs: Tensors, exact: Tensors) -> float:
     """The largest error of an output, RMS relative to what is exact."""
-    return max(((o.double() - e).norm() / e.norm()).item() for o, e in zip(outputs, exact, strict=True))
+    return max(float((o.double() - e).norm() / e.norm()) for o, e in zip(outputs, exact, strict=True))
 
 
 def of_plan(function: Function, known: Row) -> str:
@@ -111,8 +113,10 @@ def of_plan(function: Function, known: Row) -> str:
         reasons = [each.why for each in plan.chains] + [each.reason for each in plan.rejections] + [plan.fallback]
         return next(filter(None, reasons), f"{len(plan.chains)} chains")
     (chain,) = plan.chains
-    known |= {"before_mib": chain.before.bytes / MIB, "after_mib": chain.after.bytes / MIB, "kernel": chain.kernel}
-    known["predicted_us"] = round(chain.after_us, 2)
+    known |= {
+        f"{at}_mib": round(cost.bytes / MIB, 4) for at, cost in (("before", chain.before), ("after", chain.after))
+    }
+    known |= {"kernel": chain.kernel, "predicted_us": round(chain.after_us, 2)}
     return ""
 
 
@@ -151,8 +155,8 @@ def kernels(function: Function, given: Tensors, times: int = 1) -> list[str]:
 
 
 def launches(device: str) -> Row:
-    """Kernels of three executions of the FFN, whose products the vendor's library computes: plain, and with its SiLU and
-    product in one."""
+    """Kernels of some executions of the FFN, whose GEMMs the vendor's library computes: plain, and with one kernel for
+    SiLU and mul."""
     generator = torch.Generator(device).manual_seed(0)
     draw = lambda *shape: torch.randn(*shape, generator=generator, device=device).bfloat16()
     given = ffn_inputs(draw, *(FFN if device == "cuda" else TINY_FFN))
@@ -170,7 +174,7 @@ def launches(device: str) -> Row:
 def note(counted: Row) -> str:
     """A sentence about the FFN for the table."""
     return (
-        f"Of an FFN of six kernels (gate, up, SiLU, mul, down, residual add), {counted['executions']} executions launch "
+        f"{counted['executions']} executions of an FFN (gate, up, SiLU, mul, down, residual add) launch "
         f"{counted['plain']} kernels plain and {counted['fused']} through fusioncc."
     )
 
@@ -189,7 +193,7 @@ def primed(cases: Sequence[Case], names: Sequence[str], jobs: int) -> None:
 
 def rows_of(case: Case, functions: dict[str, Function], known: Row, device: str) -> list[Row]:
     """The rows of a case: inputs from memory, and from the cache where it has them."""
-    moved = int(known["after_mib"] * MIB)
+    moved = known["copied_bytes"]
     if device == "cpu":
         source = source_of(moved, device)
         assert all(torch.equal(copy(source), source) for copy in COPIES.values())
@@ -234,8 +238,9 @@ def main(given: Sequence[str] | None = None) -> None:
             row |= counts if row["case"] == case.name else {}
     body["launches"] = launches(device)
     body["note"] = note(body["launches"])
-    print(body["note"])
     write()
+    if not arguments.dry:
+        print(table("chains", body))
 
 
 if __name__ == "__main__":
