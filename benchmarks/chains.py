@@ -14,7 +14,6 @@ executions of an FFN of six kernels.
 import argparse
 import json
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
@@ -84,7 +83,6 @@ def prepare(case: Case, names: Sequence[str], device: str) -> tuple[dict[str, Fu
     known: Row = {"case": case.name, "label": case.label, "copied_bytes": moved}
     functions: dict[str, Function] = {}
     for name in names:
-        started = time.time()
         function = made(name, case.function)
         try:
             with torch.no_grad():
@@ -96,7 +94,6 @@ def prepare(case: Case, names: Sequence[str], device: str) -> tuple[dict[str, Fu
             known[f"{name}_refused"] = refused
             continue
         functions[name] = function
-        known[f"{name}_compile_s"] = round(time.time() - started, 1)
         known[f"{name}_error"] = float(f"{farthest(outputs, exact):.3e}")
     return functions, known
 
