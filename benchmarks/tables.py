@@ -5,7 +5,8 @@
 
 A text asks for a table with the lines ``<!-- table: NAME -->`` and ``<!-- end of table -->``; NAME is that of a result
 file, which holds ``card``, ``driver``, ``torch``, ``triton``, ``date``, ``command``, ``unit``, ``rows``, and a ``note``
-where its rows are not of one run. A measured value of a row may have its spread beside it as ``VALUE_spread``.
+where there is more to say, as that its rows are not of one run. A measured value of a row may have its spread beside it
+as ``VALUE_spread``.
 """
 
 import argparse
@@ -38,7 +39,7 @@ def measured(name: str) -> Callable[[Row], str]:
 
 def ratio(value: str, base: str) -> Callable[[Row], str]:
     """How many times ``base`` a value is: ``1.02x``."""
-    return lambda row: f"{row[value] / row[base]:.2f}x"
+    return lambda row: f"{row[value] / row[base]:.2f}x" if value in row and base in row else "-"
 
 
 def change(value: str, base: str) -> Callable[[Row], str]:
@@ -63,7 +64,7 @@ def best_of(kind: str) -> Callable[[Row], str]:
 
 def rounded(name: str, form: str, unit: str = "") -> Callable[[Row], str]:
     """A column of numbers, formatted, with their unit."""
-    return lambda row: "-" if row[name] is None else f"{row[name]:{form}}{unit}"
+    return lambda row: "-" if row.get(name) is None else f"{row[name]:{form}}{unit}"
 
 
 def plain(name: str, joiner: str = ", ") -> Callable[[Row], str]:
@@ -71,6 +72,12 @@ def plain(name: str, joiner: str = ", ") -> Callable[[Row], str]:
     return lambda row: joiner.join(map(str, row[name])) if isinstance(row[name], list) else str(row[name])
 
 
+def each_of(fact: str, form: str, *names: str) -> Callable[[Row], str]:
+    """A column of one fact about several columns: ``3 / 1 / -``."""
+    return lambda row: " / ".join(rounded(f"{name}_{fact}", form)(row) for name in names)
+
+
+CHAIN_COLUMNS = ("eager", "compile", "fusioncc", "fusioncc_eager")
 COLUMNS: dict[str, dict[str, Callable[[Row], str]]] = {
     "lora_linear": {
         "M, K, N, r": plain("shape"),
@@ -91,9 +98,7 @@ COLUMNS: dict[str, dict[str, Callable[[Row], str]]] = {
         "LoRA, fusioncc": measured("lora_fusioncc"),
         "overhead compiled": change("lora_compile", "base_compile"),
         "overhead fusioncc": change("lora_fusioncc", "base_compile"),
-        "error eager / compiled / fusioncc": lambda row: " / ".join(
-            f"{row[f'{name}_error']:.1e}" for name in ("eager", "compile", "fusioncc")
-        ),
+        "error eager / compiled / fusioncc": each_of("error", ".1e", "eager", "compile", "fusioncc"),
     },
 }
 COLUMNS["bundles"] = {
@@ -138,6 +143,23 @@ COLUMNS["schedules"] = {
     "one GEMM, no adapters": measured("alone"),
     "split": best_of("split"),
     "inline": best_of("inline"),
+}
+COLUMNS["chains"] = {
+    "chain": plain("label"),
+    "inputs from": plain("inputs"),
+    "MiB op by op": rounded("before_mib", ".0f"),
+    "MiB in one": rounded("after_mib", ".0f"),
+    "kernels eager / compiled / fusioncc": each_of("kernels", "d", "eager", "compile", "fusioncc"),
+    "copy": measured("copy"),
+    "GB/s": rounded("copy_gbs", ".0f"),
+    "eager": measured("eager"),
+    "torch.compile": measured("compile"),
+    "fusioncc, fp32": measured("fusioncc"),
+    "fusioncc, as eager rounds": measured("fusioncc_eager"),
+    "% of the copy's rate eager / compiled / fp32 / as eager": each_of("of_copy_percent", ".0f", *CHAIN_COLUMNS),
+    "fp32 of eager": ratio("fusioncc", "eager"),
+    "fp32 of torch.compile": ratio("fusioncc", "compile"),
+    "error eager / compiled / fp32 / as eager": each_of("error", ".1e", *CHAIN_COLUMNS),
 }
 COLUMNS["llama_lora_fp32"] = COLUMNS["llama_lora"]
 COLUMNS["lora_schedules"] = {

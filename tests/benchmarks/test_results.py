@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 from accuracy import summary
+from chain_cases import BY_NAME
 from cost_model import predicted
 from layers import LAYERS
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "results"
 RESULTS = FOLDER / "cost_model.json"
 TIMED = ("lora_linear", "bundles", "llama_lora", "llama_lora_fp32")
+CHAINS = FOLDER / "chains.json"
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,21 @@ def test_the_kinds_that_are_chosen_are_predicted_well(found: dict[str, dict[str,
 
 @pytest.mark.parametrize("name", TIMED)
 def test_nothing_wrong_was_timed(name: str) -> None:
+    no_column_is_far_from_eager(FOLDER / f"{name}.json")
+
+
+@pytest.mark.skipif(not CHAINS.exists(), reason="not measured yet")
+def test_no_chain_is_wrong_and_one_kernel_is_one() -> None:
+    no_column_is_far_from_eager(CHAINS)
+    body = json.loads(CHAINS.read_text())
+    assert {row["case"] for row in body["rows"]} == set(BY_NAME)
+    assert all(row["fusioncc_kernels"] == row.get("fusioncc_eager_kernels", 1) == 1 for row in body["rows"])
+    assert (body["launches"]["plain"], body["launches"]["fused"]) == (18, 15)
+    assert body["launches"]["fused_error"] <= 1.2 * body["launches"]["plain_error"]
+
+
+def no_column_is_far_from_eager(path: Path) -> None:
     """No column of a row is further from the exact result than 1.2 times eager."""
-    for row in json.loads((FOLDER / f"{name}.json").read_text())["rows"]:
+    for row in json.loads(path.read_text())["rows"]:
         errors = {column: row[column] for column in row if column.endswith("_error") and column != "gemm_alone_error"}
         assert len(errors) >= 3 and max(errors.values()) <= 1.2 * row["eager_error"]
