@@ -27,6 +27,8 @@ from fusioncc.seam import one_line, translated, warn
 FP8_CAPABILITY = {"fp8e4m3": 89, "fp8e5m2": 89}
 """First compute capability whose arithmetic has a dtype."""
 
+FLUSHED = "the tier 'eager' needs an option of the launch that Inductor does not pass on: denormal numbers stay"
+
 
 @dataclass(frozen=True)
 class PlannedChains:
@@ -103,7 +105,7 @@ def refusal(chain: Chain, setting: Setting, tier: str) -> Rejected | None:
 
 def _decide(chain: Chain, setting: Setting, tier: str, kernel: str, moved: str) -> ChainPlan:
     before, after = chain_costs(chain, setting.device)
-    claimed, why = _claim(chain, setting, before.us, after.us, moved)
+    claimed, why = _claim(chain, setting, tier, before.us, after.us, moved)
     return ChainPlan(
         **{each.name: getattr(chain, each.name) for each in fields(Chain)},
         tile=chain_tile(chain, setting.device),
@@ -120,7 +122,9 @@ def _decide(chain: Chain, setting: Setting, tier: str, kernel: str, moved: str) 
     )
 
 
-def _claim(chain: Chain, setting: Setting, before_us: float, after_us: float, moved: str) -> tuple[bool, str]:
+def _claim(
+    chain: Chain, setting: Setting, tier: str, before_us: float, after_us: float, moved: str
+) -> tuple[bool, str]:
     """Whether a chain becomes a kernel of its own, and why. ``moved``: why Inductor may lay out its inputs in another
     way than the kernel reads them."""
     times = f"predicted {after_us:.1f} us in one kernel, {before_us:.1f} us op by op"
@@ -130,11 +134,11 @@ def _claim(chain: Chain, setting: Setting, before_us: float, after_us: float, mo
         return False, f"{setting.runnable.reason}; {times}"
     if setting.given is not None:
         given = {each.chain.signature(): each.claimed for each in setting.given.chains}
-        return given.get(chain.signature(), False) and not (beside and moved), "as planned"
+        return given.get(chain.signature(), False) and not (beside and (moved or tier == "eager")), "as planned"
     if wanted == "never":
         return False, f"chains='never'; {times}"
-    if beside and moved:
-        return False, f"{moved}; {times}"
+    if beside and (moved or tier == "eager"):
+        return False, f"{moved or FLUSHED}; {times}"
     if wanted == "always":
         return True, f"chains='always'; {times}"
     if beside:

@@ -10,7 +10,7 @@ from functools import cached_property
 from fusioncc.chain import Chain, ChainTile
 from fusioncc.codegen import pointwise
 from fusioncc.codegen.chain_check import TORCH, check_sections, numbered
-from fusioncc.codegen.chain_ops import EXTREMES, LARGER, ChainOps, Value, triton_dtype
+from fusioncc.codegen.chain_ops import EXTREMES, LARGER, ChainOps, Value, bare
 from fusioncc.codegen.chain_space import Space, space_of
 from fusioncc.codegen.launch import Arg, Blocks, Buffer, EmittedModule, KernelLaunch
 from fusioncc.codegen.lines import call, indented, paragraph, returned
@@ -92,7 +92,7 @@ class _Writer:
             *(helper for helper in self._reducers(text)),
             *pointwise.helpers(text),
             text + "\n",
-            "\n".join(self._launch()) + "\n",
+            "\n".join(self._launch(exact=self.tier == "eager" and bool(libdevice))) + "\n",
             *check_sections(self.chain, self.space, self.name, self.tier, interpreted=not libdevice),
         ]
         buffers = tuple(
@@ -153,9 +153,7 @@ class _Writer:
         for at, (name, operand) in enumerate(zip(self.inputs, self.chain.inputs, strict=True)):
             along = self._along(at)
             load = f"tl.load({self._address(f'{name}_ptr', at)}{self._mask(along, load=True)})"
-            held = pointwise.held(operand.dtype)
-            cast = "" if held == operand.dtype != "bool" else f".to({triton_dtype(held)})"
-            lines.append(f"{name} = {load}{cast}")
+            lines.append(f"{name} = {bare(pointwise.loaded(load, operand.dtype))}")
             self.values.append(Value(name, along))
         return lines
 
@@ -220,7 +218,8 @@ class _Writer:
         lines += ["", f"    chain: tiles of {size}, {self.tile.num_warps} warps", ""]
         return [*lines, *paragraph(f"Why one kernel: {self.why}"), '"""']
 
-    def _launch(self) -> tuple[str, ...]:
+    def _launch(self, exact: bool) -> tuple[str, ...]:
+        """``launch()``. Where it is to be ``exact``, libdevice does not take denormal numbers for zero."""
         outer, below = self.space.outer, self.space.below
         for size in self.space.sizes[1:-1]:
             below *= size
@@ -246,7 +245,8 @@ class _Writer:
             f" * {self._tiles_a_row}" if self._tiles_a_row > 1 and not self.flat else ""
         )
         arguments = [*self.inputs, *self.outputs, "m", *(f"{name}={value}" for name, value in self._constants())]
-        body += call(f"chain[({grid},)]", [*arguments, f"num_warps={self.tile.num_warps}"])
+        options = [f"num_warps={self.tile.num_warps}", *["enable_reflect_ftz=False"] * exact]
+        body += call(f"chain[({grid},)]", [*arguments, *options])
         body.append(returned(self.outputs))
         return (*call("def launch", [*self.inputs, "empty=torch.empty_strided"], ":", depth=0), *indented(body))
 

@@ -44,7 +44,7 @@ class ChainOps:
         lines = []
         for op in self.chain.ops:
             source, along = self._source(op)
-            source = _bare(pointwise.rounded(source, op.dtype) if self.exact else source)
+            source = bare(pointwise.rounded(source, op.dtype) if self.exact else source)
             if source.isidentifier():  # a cast that rounds nothing here
                 self.values.append(Value(source, along))
                 continue
@@ -100,7 +100,7 @@ def triton_dtype(dtype: str) -> str:
     return {"fp32": "tl.float32", "fp64": "tl.float64", "bool": "tl.int1"}.get(dtype, f"tl.{dtype}")
 
 
-def _bare(source: str) -> str:
+def bare(source: str) -> str:
     """An expression without parentheses around all of it."""
     depth = 0
     for at, letter in enumerate(source):
