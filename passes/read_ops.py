@@ -4,6 +4,7 @@ Normalisations and softmax are single nodes where nothing decomposed them; they 
 of, computed in fp32 throughout and rounded at the end, as eager computes them.
 """
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -81,7 +82,11 @@ def read(node: fx.Node, reader: Reader) -> tuple[int, ...]:
     if node.target in COMPOSITES:
         return COMPOSITES[node.target](node, reader)
     assert value is not None
-    args: list[Any] = [_fill(node)] if is_fill(node) else list(map(reader.argument, arguments(node), keywords(node)))
+    args: list[Any] = (
+        [_fill(node)]
+        if is_fill(node)
+        else [reader.argument(*each) for each in zip(arguments(node), keywords(node), strict=False)]
+    )
     target = CONSTANT if is_fill(node) else str(node.target)
     return (reader.op(node, target, args, dtype_of(node), value.shape),)
 
@@ -89,16 +94,22 @@ def read(node: fx.Node, reader: Reader) -> tuple[int, ...]:
 def arguments(node: fx.Node) -> list[Any]:
     """All arguments of an op in the order of its schema, those left out with their defaults; of a cast its input."""
     if node.target in CASTS:
-        return [node.args[0]]
+        return [node.args[0], *(["nan"] if dtype_of(node) == "fp8e4m3" and overflows() else [])]
     schema = node.target._schema.arguments  # type: ignore[union-attr]
     given = dict(zip((arg.name for arg in schema), node.args, strict=False)) | node.kwargs
     return [given.get(arg.name, arg.default_value) for arg in schema]
 
 
+@functools.cache
+def overflows() -> bool:
+    """Whether torch makes NaN of what is too large for fp8e4m3 (before 2.13), and not the largest number."""
+    return bool(torch.tensor(1e6).to(torch.float8_e4m3fn).float().isnan())
+
+
 def keywords(node: fx.Node) -> list[str]:
     """For each of these arguments its name, where it is given by name only."""
     if node.target in CASTS:
-        return [""]
+        return ["", ""]
     return [arg.name if arg.kwarg_only else "" for arg in node.target._schema.arguments]  # type: ignore[union-attr]
 
 

@@ -7,7 +7,6 @@ from functools import cached_property
 from fusioncc.codegen.pointwise_dtypes import (
     BITS,
     EIGHTS,
-    HALVES,
     TRITON,
     Number,
     Term,
@@ -48,11 +47,6 @@ class Call:
     def bits(self) -> int:
         """The width of the integers that it computes with."""
         return BITS[self.compute]
-
-    @property
-    def step(self) -> str:
-        """The Triton dtype to which the exact tier rounds between two operations of a half."""
-        return TRITON[self.compute if self.exact and self.compute in HALVES else held(self.compute)]
 
     def term(self, index: int) -> Term:
         """The argument.

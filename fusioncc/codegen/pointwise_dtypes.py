@@ -67,7 +67,7 @@ def rounded(source: str, dtype: str) -> str:
     """``source`` (held) rounded as eager rounds a result of that dtype, held again."""
     if dtype in HALVES:
         return f"{source}.to({TRITON[dtype]}).to(tl.float32)"
-    return f"round_to_{dtype[3:]}({source})" if dtype in EIGHTS else source
+    return f"cast_to_{dtype[3:]}({source}).to(tl.float32)" if dtype in EIGHTS else source
 
 
 def stored(source: str, dtype: str) -> str:

@@ -1,8 +1,8 @@
 """Device functions that expressions of elementwise ops call, where a line would be hard to read.
 
-Floats are computed in the dtype of the operands, fp32 or fp64, as ATen's CUDA kernels compute them. ``step`` is the
-dtype to which eager rounds between two operations, where it does. A last product is ``mul_rn``: a following sum in the
-same kernel must not be contracted with it. No function calls one that stands below it.
+Floats are computed in the dtype of the operands, fp32 or fp64, as ATen's CUDA kernels compute them. A last product is
+``mul_rn``: a following sum in the same kernel must not be contracted with it. No function calls one that stands below
+it.
 """
 
 import re
@@ -60,18 +60,17 @@ def minimum(a, b):
 """,
     """
 def at_least(x, low):
-    # NaN stays, and so does a zero of either sign beside a zero.
-    return tl.where(x < low, low, x)
+    # NaN stays; of two zeros the positive one is larger.
+    return tl.where(x != x, x, tl.maximum(x, low))
 """,
     """
 def at_most(x, high):
-    return tl.where(x > high, high, x)
+    return tl.where(x != x, x, tl.minimum(x, high))
 """,
     """
 def between(x, low, high):
     # NaN in x wins over NaN in low, which wins over NaN in high.
-    result = tl.where(x < low, low, x)
-    result = tl.where(high < result, high, result)
+    result = tl.minimum(tl.maximum(x, low), high)
     result = tl.where(high != high, high, result)
     result = tl.where(low != low, low, result)
     return tl.where(x != x, x, result)
@@ -90,11 +89,10 @@ def whole(quotient, exact):
     return tl.where(quotient != 0, floor, with_sign(tl.zeros_like(quotient), exact))
 """,
     """
-def float_floor_divide(a, b, step: tl.constexpr):
+def float_floor_divide(a, b):
     rest = libdevice.fmod(a, b)
-    quotient = divide((a - rest).to(step).to(a.dtype), b).to(step).to(a.dtype)
-    below = (quotient - 1.0).to(step).to(a.dtype)
-    quotient = tl.where((rest != 0) & ((b < 0) != (rest < 0)), below, quotient)
+    quotient = divide(a - rest, b)
+    quotient = tl.where((rest != 0) & ((b < 0) != (rest < 0)), quotient - 1.0, quotient)
     exact = divide(a, b)
     return tl.where(b == 0, exact, whole(quotient, exact))
 """,
@@ -197,41 +195,21 @@ def gelu_tanh_backward(dy, x):
     return libdevice.mul_rn(dy, 0.5 * (1.0 + inner) + 0.5 * x * (1.0 - inner * inner) * slope)
 """,
     """
-def round_to_e4m3(x):
-    # To nearest even with 3 bits behind the leading one; what is above 448, infinity too, becomes 448.
-    bits = x.to(tl.int32, bitcast=True)
-    nearest = ((bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000).to(tl.float32, bitcast=True)
-    small = with_sign((tl.abs(x) + 16384.0) - 16384.0, x)
-    result = tl.where(tl.abs(x) < 0.015625, small, nearest)
-    return tl.where(x != x, x, tl.where(tl.abs(x) < 448.0, result, with_sign(tl.full((), 448.0, x.dtype), x)))
-""",
-    """
 def cast_to_e4m3(x):
-    x = round_to_e4m3(x)
-    bits = x.to(tl.int32, bitcast=True)
-    normal = ((bits & 0x7FFFFFFF) >> 20) - 960
-    small = (tl.abs(x) * 512.0).to(tl.int32)
-    magnitude = tl.where(x != x, 0x7F, tl.where(tl.abs(x) < 0.015625, small, normal))
-    return (((bits >> 24) & 0x80) | magnitude).to(tl.uint8).to(tl.float8e4nv, bitcast=True)
+    # To nearest even; what is above 448, infinity too, becomes 448.
+    return x.to(tl.float8e4nv)
 """,
     """
-def round_to_e5m2(x):
-    # To nearest even with 2 bits behind the leading one; from 61440 on, the middle of 57344 and 65536, it is infinite.
-    bits = x.to(tl.int32, bitcast=True)
-    nearest = ((bits + 0xFFFFF + ((bits >> 21) & 1)) & -0x200000).to(tl.float32, bitcast=True)
-    small = with_sign((tl.abs(x) + 128.0) - 128.0, x)
-    result = tl.where(tl.abs(x) < 6.103515625e-05, small, nearest)
-    return tl.where(x != x, x, tl.where(tl.abs(x) < 61440.0, result, with_sign(tl.full((), float("inf"), x.dtype), x)))
+def cast_to_e4m3_or_nan(x):
+    # To nearest even; beyond 464, the middle of 448 and 480, there is only NaN.
+    bits = x.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+    return tl.where(tl.abs(x) <= 464.0, bits, bits | 0x7F).to(tl.float8e4nv, bitcast=True)
 """,
     """
 def cast_to_e5m2(x):
-    x = round_to_e5m2(x)
-    bits = x.to(tl.int32, bitcast=True)
-    normal = ((bits & 0x7FFFFFFF) >> 21) - 448
-    small = (tl.abs(x) * 65536.0).to(tl.int32)
-    magnitude = tl.where(tl.abs(x) < 6.103515625e-05, small, tl.where(tl.abs(x) < 65536.0, normal, 0x7C))
-    magnitude = tl.where(x != x, 0x7F, magnitude)
-    return (((bits >> 24) & 0x80) | magnitude).to(tl.uint8).to(tl.float8e5, bitcast=True)
+    # To nearest even; from 61440 on, the middle of 57344 and 65536, it is infinite.
+    bits = x.to(tl.float8e5).to(tl.uint8, bitcast=True)
+    return tl.where(tl.abs(x) >= 61440.0, (bits & 0x80) | 0x7C, bits).to(tl.float8e5, bitcast=True)
 """,
 )
 FUNCTIONS = {body.split("(")[0].split()[-1]: f"@triton.jit{body}" for body in _BODIES}

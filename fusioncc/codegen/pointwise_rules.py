@@ -81,7 +81,7 @@ def divide_mode(call: Call) -> str:
 
 def floor_divide(call: Call) -> str:
     if not call.is_number(1):
-        return f"float_floor_divide({call.tensor(0)}, {call.operand(1)}, {call.step})"
+        return f"float_floor_divide({call.tensor(0)}, {call.operand(1)})"
     if call.number(1) == 0:
         return divide(call)
     inverse = call.constant(_reciprocal(call, 1))
@@ -173,8 +173,18 @@ def clamp_tensors(call: Call) -> str:
     return f"{'' if category(call.compute) == 2 else 'tl.'}{name}({x}, {bound})"
 
 
+def relu(call: Call) -> str:
+    return _kept(call, f"at_least({call.operand(0)}, {call.constant(0)})")
+
+
 def relu6(call: Call) -> str:
-    return f"at_most(at_least({call.operand(0)}, {call.constant(0)}), {call.constant(6)})"
+    return _kept(call, f"at_most(at_least({call.operand(0)}, {call.constant(0)}), {call.constant(6)})")
+
+
+def _kept(call: Call, source: str) -> str:
+    """Of halves a negative zero stays one."""
+    zero = f"{call.operand(0)} == 0.0"
+    return f"tl.where({zero}, {call.operand(0)}, {source})" if call.compute in HALVES else source
 
 
 def leaky_relu(call: Call) -> str:
@@ -292,8 +302,11 @@ def copy(call: Call) -> str:
 
 
 def cast(call: Call) -> str:
-    """Also to and from the dtypes of 8 bits, with which torch does not compute; to those it rounds."""
+    """Also to and from the dtypes of 8 bits, with which torch does not compute; to those it rounds. What is too large
+    for fp8e4m3 becomes NaN where the second argument is ``nan``, as in torch before 2.13, else the largest number."""
     term = call.term(0)
     if not term.dtype:
         raise Refused(f"{call.target}: no tensor")
+    if call.dtype == "fp8e4m3" != term.dtype and len(call.terms) > 1 and call.word(1) == "nan":
+        return f"cast_to_e4m3_or_nan({converted(term.source, term.dtype, 'fp32')}).to(tl.float32)"
     return converted(term.source, term.dtype, "fp32" if call.dtype in HALVES else call.dtype)

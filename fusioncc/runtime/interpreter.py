@@ -63,6 +63,10 @@ def mended() -> Iterator[None]:
             return narrow(data.view(np.float32))
         if source in eights and target == tl.float32:
             return torch.from_numpy(data.copy()).view(eights[source]).float().numpy().view(np.uint32)
+        if source == tl.float32 and target in eights:
+            largest = torch.finfo(eights[target]).max
+            values = torch.from_numpy(data.view(np.float32).copy()).clamp(-largest, largest)
+            return values.to(eights[target]).view(torch.uint8).numpy()
         return convert(data, source, target, rounding)
 
     def mended_binary(self: Any, lhs: Any, rhs: Any, op: Any) -> Any:

@@ -12,6 +12,7 @@ from functools import cache
 import torch
 
 from fusioncc.codegen.pointwise import Term, expression, helpers, loaded, rounded, stored
+from fusioncc.passes.read_ops import overflows
 
 DTYPES = {
     "bf16": torch.bfloat16,
@@ -89,7 +90,9 @@ class Case:
 
 
 def constant(value: object) -> str:
-    """A constant as a chain holds it."""
+    """A constant as a chain holds it; of the dtype of a cast, what becomes of overflow."""
+    if isinstance(value, torch.dtype):
+        return "nan" if value == torch.float8_e4m3fn and overflows() else "None"
     if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
         return f"float('{value}')"
     return repr(value)

@@ -88,6 +88,11 @@ def units(case: Case) -> float | None:
 HALVES = (torch.bfloat16, torch.float16)
 
 
+RELU, CLAMPS = {"relu", "relu6"}, {"clamp", "clamp_min", "clamp_max", "hardtanh"}
+"""Ops that make a positive zero of a negative one beside a bound of 0, as the card's own maximum does (seen on an H200:
+of halves ReLU keeps the sign)."""
+
+
 def cuda_result(case: Case, eager: torch.Tensor) -> torch.Tensor:
     """What CUDA eager makes of a case, as ATen's kernels say, where CPU eager makes something else of it."""
     name, dtype = case.name, eager.dtype
@@ -95,6 +100,10 @@ def cuda_result(case: Case, eager: torch.Tensor) -> torch.Tensor:
         return eager
     wide = torch.float32 if dtype in HALVES else dtype
     values = [operand(each).to(dtype).to(wide) if isinstance(each, Tensor) else each for each in case.args]
+    if (name in RELU and dtype not in HALVES) or (name in CLAMPS and any(each == 0 for each in case.args[1:])):
+        return torch.where(eager == 0, torch.zeros_like(eager), eager)
+    if name == "floor_divide" or "floor" in case.args and dtype in HALVES:  # no quotient is rounded to a half
+        return case.overload(*values[:2], **({"rounding_mode": "floor"} if name == "div" else {})).to(dtype)
     if name in ("add", "sub", "rsub") and dtype in HALVES:  # numbers are not rounded to a half
         return case.overload(values[0], values[1], alpha=values[2]).to(dtype) if len(values) == 3 else eager
     if name in ("div", "true_divide") and not isinstance(values[1], torch.Tensor):  # by way of the reciprocal
