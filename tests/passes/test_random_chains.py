@@ -20,7 +20,6 @@ from tests.passes.random_chains import Program, programs
 from tests.passes.reference import check_accuracy, exact_results, luck
 
 EVERY_DOOR = st.sampled_from(sorted(DOORS))
-EIGHT_BYTES = {torch.float64, torch.int64}
 
 
 def rewritten(module: fx.GraphModule, numerics: str) -> Plan:
@@ -57,12 +56,17 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(torch.equal(nan, other.isnan()) and (equal | nan).all())
 
 
+def strides(value: torch.Tensor) -> list[int]:
+    """Those that say where an element lies: not of dimensions of one, of which torch's fake tensors have others."""
+    return [stride for stride, size in zip(value.stride(), value.shape, strict=True) if size != 1 and value.numel()]
+
+
 def check(program: Program, door: str, numerics: str) -> Plan:
     """Run a program with kernels and without; the plan."""
     arguments = program.arguments()
     module = DOORS[door](program.model(), tuple(arguments))
     exact = exact_results(module, arguments)
-    plain = [each.clone(memory_format=torch.preserve_format) for each in module(*arguments)]
+    plain = module(*arguments)
     before = [each.clone() for each in arguments]
     chance = luck(module)
     plan = rewritten(module, numerics)
@@ -72,11 +76,11 @@ def check(program: Program, door: str, numerics: str) -> Plan:
         assert same_bits(one, other)
     for name, one, other, truth in zip(program.returned, fused, plain, exact, strict=True):
         assert (one.shape, one.dtype) == (other.shape, other.dtype), name
-        if one.numel() and 0 not in other.stride():
-            assert one.stride() == other.stride(), name
-        if numerics == "eager" and program.exact:
+        assert strides(one) == strides(other), name
+        if program.exact:
             assert same_bits(one, other), name
-        check_accuracy(name, one, other, truth, chance)
+        else:
+            check_accuracy(name, one, other, truth, chance)
     return plan
 
 
@@ -110,6 +114,6 @@ def test_programs_have_the_bits_of_eager() -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("exact", "numerics"), [(False, "fp32"), (True, "eager"), (True, "fp32")])
+@pytest.mark.parametrize(("exact", "numerics"), [(False, "fp32"), (True, "eager"), (False, "eager")])
 def test_many_programs(exact: bool, numerics: str) -> None:
     check_many(60, exact, numerics)
