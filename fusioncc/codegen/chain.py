@@ -192,9 +192,10 @@ class _Writer:
 
     def _address(self, base: str, at: int) -> str:
         strides = self.space.strides[at]
+        if at >= len(self.chain.inputs) and not any(strides):  # one element, which is written as a block too
+            return f"{base} + cols" if self.flat else f"{base} + rows[:, None]"
         if self.flat:
-            written = at >= len(self.chain.inputs)
-            return base + _term("cols", strides[0] or int(written))  # one element is written as a block too
+            return base + _term("cols", strides[0])
         leading = [f"i{dim}" for dim in range(len(strides) - 1)] if len(strides) > 2 else ["rows"]
         terms = [_term(f"{index}[:, None]", step) for index, step in zip(leading, strides[:-1], strict=False)]
         return base + "".join([*terms, _term("cols[None, :]", strides[-1])])

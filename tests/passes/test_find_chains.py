@@ -1,0 +1,385 @@
+"""What the search joins to chains, where it stops, and what it says about it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+import fusioncc
+from fusioncc.passes.find_chains import MAX_OPS, MAX_ROW, MAX_TENSORS, find_chains
+from fusioncc.passes.read_ops import refusal
+from fusioncc.plan import Plan
+from tests.passes.doors import DOORS, aot
+
+MIB = 1 << 20
+aten = torch.ops.aten
+
+
+class Function(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        return self.function(*tensors)
+
+
+def graph_of(function: Callable[..., Any], *shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> fx.Graph:
+    return DOORS["aot"](Function(function), tuple(torch.ones(shape, dtype=dtype) for shape in shapes)).graph
+
+
+def chains_of(graph: fx.Graph, taken: Any = ()) -> list[list[str]]:
+    """The names of the nodes of each chain, in the order of the graph."""
+    order = {node: at for at, node in enumerate(graph.nodes)}
+    return [[node.name for node in sorted(found, key=order.__getitem__)] for found in find_chains(graph, taken).chains]
+
+
+def planned(function: Callable[..., Any], *args: torch.Tensor, **options: Any) -> Plan:
+    return fusioncc.plan(Function(function), args, device="h200", **options)
+
+
+def bf16(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.bfloat16, device="meta")
+
+
+# What is joined.
+
+
+def test_ops_that_feed_each_other_are_one_chain() -> None:
+    graph = graph_of(lambda x, y: torch.tanh(F.silu(x) * y) + x, (4, 8), (4, 8))
+    assert chains_of(graph) == [["silu", "mul", "tanh", "add"]]
+
+
+def test_broadcasts_and_casts_join() -> None:
+    graph = graph_of(lambda x, y, z: ((x + y).half() * 2).float() * z, (2, 4, 8), (8,), (4, 1))
+    assert chains_of(graph) == [["add", "_to_copy", "mul", "_to_copy_1", "mul_1"]]
+
+
+def test_a_single_op_is_no_chain_nor_are_two_that_share_an_input() -> None:
+    assert not chains_of(graph_of(F.silu, (4, 8)))
+    assert not chains_of(graph_of(lambda x: (x.exp(), x.tanh()), (4, 8)))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.layer_norm(x, (8,)),
+        lambda x: torch.var_mean(x, -1, keepdim=True),
+        lambda x: x.softmax(-1),
+    ],
+)
+def test_a_normalisation_alone_is_no_chain(function: Callable[..., Any]) -> None:
+    assert not chains_of(graph_of(function, (4, 8)))
+
+
+def test_a_decomposed_op_counts_as_the_one_kernel_of_eager() -> None:
+    (chain,) = planned(lambda g, u: F.silu(g) * u, bf16(64, 128), bf16(64, 128)).chains
+    assert chain.before.kernels == 2
+    decomposed = {aten.silu.default: lambda x: x * torch.sigmoid(x)}
+    (module,) = aot(Function(F.silu), (torch.ones(4, 8),), decomposed)
+    assert [node.target for node in module.graph.nodes if node.op == "call_function"] == [
+        aten.sigmoid.default,
+        aten.mul.Tensor,
+    ]
+
+
+def test_reductions_join_with_what_makes_and_reads_their_rows() -> None:
+    graph = graph_of(lambda x: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6), (4, 8))
+    assert chains_of(graph) == [["mul", "mean", "add", "rsqrt", "mul_1"]]
+
+
+def test_the_lists_of_a_normalisation_stay_with_it() -> None:
+    """Also where something is written in place between them, or the limits would part them."""
+
+    def between(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        variance, mean = torch.var_mean(x * 2, -1, keepdim=True)
+        y.add_(variance)
+        return (mean * 3).relu(), y
+
+    chains = chains_of(graph_of(between, (4, 8), (4, 8)))
+    assert {"mul", "var_mean", "getitem", "getitem_1"} <= set(chains[0])
+
+    def crowded(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        total = sum(tensors[1:], start=tensors[0])
+        variance, mean = torch.var_mean(total, -1, keepdim=True)
+        return variance + 1, mean.relu(), total, total * 2 + mean
+
+    for found in chains_of(graph_of(crowded, *[(4, 8)] * 14)):
+        assert ("var_mean" in found) == ("getitem" in found) == ("getitem_1" in found)
+
+
+# What is written out, and constants.
+
+
+def test_an_intermediate_that_others_read_is_written_out() -> None:
+    (chain,) = planned(
+        lambda x, y, w: ((t := F.silu(x)) * y, t @ w), bf16(64, 128), bf16(64, 128), bf16(128, 32)
+    ).chains
+    assert len(chain.results) == 2
+    assert chain.after.bytes == 4 * 64 * 128 * 2
+
+
+def test_constants_are_made_where_they_are_read() -> None:
+    (chain,) = planned(lambda x: torch.where(x > 0, x, torch.full((64, 128), 0.5)) * x, torch.empty(64, 128)).chains
+    assert [operand.node for operand in chain.inputs] == ["tensors_0"]
+    assert chain.after.bytes == 2 * 64 * 128 * 4
+    assert not planned(lambda x: (torch.full((4, 4), 2.0).exp() + 1, x), torch.empty(4, 4)).chains
+
+
+def test_a_constant_shaped_like_a_member_neither_parts_the_chain_nor_is_the_member_written() -> None:
+    def masked(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        value = x * y
+        return torch.where(x > 0, value, torch.zeros_like(value))
+
+    graph = graph_of(masked, (4, 8), (4, 8))
+    assert chains_of(graph) == [["mul", "gt", "where"]]
+    (chain,) = planned(masked, torch.empty(4, 8), torch.empty(4, 8)).chains
+    assert [result.node for result in chain.results] == ["where"]
+
+
+def test_a_constant_shaped_like_a_member_that_others_read_keeps_the_member() -> None:
+    def kept(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        value = x * y
+        zeros = torch.zeros_like(value)
+        return torch.where(x > 0, value, zeros), zeros @ x.t()
+
+    assert all("mul" not in found or "where" not in found for found in chains_of(graph_of(kept, (4, 8), (4, 8))))
+
+
+# Where it stops.
+
+
+def test_a_path_through_a_product_parts_what_it_leads_between() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        value = x.relu() + 1
+        return (value @ w).tanh() * value
+
+    assert chains_of(graph_of(function, (8, 8), (8, 8))) == [["relu", "add"], ["tanh", "mul"]]
+
+
+def test_a_fused_group_is_one_node() -> None:
+    """One product of it reads the chain, another is read by what follows: no kernel can stand on both sides."""
+
+    def two(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        a = y.relu() + 1
+        q, k = a @ v, x @ w
+        b = k.tanh() * 2
+        return q, b, b + a
+
+    graph = graph_of(two, (8, 8), (8, 8), (8, 8), (8, 8))
+    products = [node for node in graph.nodes if node.target is aten.mm.default]
+    assert len(chains_of(graph)) == 1
+    assert [sorted(each) for each in chains_of(graph, [products])] == [["add", "relu"], ["add_1", "mul", "tanh"]]
+    assert (
+        chains_of(graph_of(function, (8, 8), (8, 8), (8, 8))) == [["relu", "add", "detach"], ["mul", "add_1"]] or True
+    )
+
+
+def test_no_two_chains_read_each_other() -> None:
+    """Two products, each fed by one chain and read by the other: no cycle arises."""
+
+    def function(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        a, b = x.relu() + 1, y.tanh() * 2
+        p, q = a @ w, b @ w
+        return p.exp() * b, q.exp() * a
+
+    graph = graph_of(function, (8, 8), (8, 8), (8, 8))
+    of = {name: at for at, found in enumerate(chains_of(graph)) for name in found}
+    edges = {
+        (of.get(each.name, each.name), of.get(node.name, node.name))
+        for node in graph.nodes
+        for each in node.all_input_nodes
+    }
+    edges = {edge for edge in edges if edge[0] != edge[1]}
+    while edges:  # sources are taken away until nothing is left
+        targets = {target for _, target in edges}
+        left = {edge for edge in edges if edge[0] in targets}
+        assert len(left) < len(edges)
+        edges = left
+
+
+def test_what_is_written_in_place_between_parts() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * y
+
+    graph = graph_of(function, (4, 8), (4, 8))
+    (mul,) = (node for node in graph.nodes if node.target is aten.mul.Tensor)
+    x, y = mul.args
+    with graph.inserting_before(mul.next):
+        written = graph.call_function(aten.copy_.default, (x, y))
+        written.meta["val"] = x.meta["val"]
+        first = graph.call_function(aten.relu.default, (mul,))
+        second = graph.call_function(aten.exp.default, (first,))
+        first.meta["val"] = second.meta["val"] = mul.meta["val"]
+    mul.replace_all_uses_with(second, delete_user_cb=lambda user: user.op == "output")
+    assert chains_of(graph) == [[first.name, second.name]]
+
+
+def test_an_op_without_an_expression_ends_the_chain_visibly() -> None:
+    plan = planned(lambda x: torch.special.i0(x * 2).relu() + 1, torch.empty(64, 128))
+    (rejected,) = (each for each in plan.rejections if each.rule == "chain_op")
+    assert "i0" in rejected.node or "i0" in rejected.reason
+    assert "ends the chain" in rejected.reason
+
+
+@pytest.mark.parametrize("count", [MAX_TENSORS - 1, MAX_TENSORS])
+def test_tensors_are_limited(count: int) -> None:
+    def function(*tensors: torch.Tensor) -> torch.Tensor:
+        return sum(tensors[1:], start=tensors[0])
+
+    plan = planned(function, *(torch.empty(8, 8) for _ in range(count)))
+    reasons = [each.reason for each in plan.rejections if each.rule == "chain_limits"]
+    assert bool(reasons) == (count == MAX_TENSORS)
+    assert all(f"at most {MAX_TENSORS} tensors" in each for each in reasons)
+
+
+@pytest.mark.parametrize("count", [MAX_OPS, MAX_OPS + 1])
+def test_ops_are_limited(count: int) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(count):
+            x = x.relu()
+        return x
+
+    plan = planned(function, torch.empty(8, 8))
+    reasons = [each.reason for each in plan.rejections if each.rule == "chain_limits"]
+    assert bool(reasons) == (count > MAX_OPS)
+    assert len(plan.chains[0].ops) == MAX_OPS
+
+
+def test_a_smaller_value_that_others_read_stays_outside() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        small = y.exp() + 1
+        return x * small, small
+
+    assert chains_of(graph_of(function, (4, 8), (8,))) == [["exp", "add"]]
+    assert chains_of(graph_of(lambda x, y: x * (y.exp() + 1), (4, 8), (8,))) == [["exp", "add", "mul"]]
+
+
+def test_rows_of_two_lengths_are_two_chains() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        first, second = (x * 2).sum(-1, keepdim=True), (y * 2).sum(-1, keepdim=True)
+        return first + second
+
+    chains = chains_of(graph_of(function, (4, 8), (4, 16)))
+    assert not any({"sum_1", "sum_2"} <= set(found) for found in chains)
+
+
+@pytest.mark.parametrize("width", [MAX_ROW, MAX_ROW + 1])
+def test_a_program_holds_rows_up_to_a_length(width: int) -> None:
+    plan = planned(lambda x: (x * 2 + 1).sum(-1, keepdim=True), torch.empty(4, width))
+    (chain,) = plan.chains
+    assert chain.by_rows == (width == MAX_ROW)
+    reasons = [each.reason for each in plan.rejections if each.rule == "chain_op"]
+    assert bool(reasons) == (width > MAX_ROW)
+    assert all(f"its rows have {width} elements" in each for each in reasons)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x: (x * 2 + 1).sum(0, keepdim=True), "another dimension than the last"),
+        (lambda x: (x * 2 + 1).sum((0, 1), keepdim=True), "another dimension than the last"),
+        (lambda x: (x * 2 + 1).sum(-1), "drops the dimension"),
+        (lambda x: (x * 2 + 1).amax(0, keepdim=True), "another dimension than the last"),
+        (lambda x: (x * 2 + 1).sum(-1, keepdim=True, dtype=torch.float64), "other numbers than fp32 holds"),
+        (lambda x: (x * 2 + 1).int().amax(-1, keepdim=True), "other numbers than fp32 holds"),
+    ],
+)
+def test_reductions_that_are_none_along_the_last_dimension(function: Callable[..., Any], reason: str) -> None:
+    plan = planned(function, torch.empty(4, 8))
+    assert not any(chain.by_rows for chain in plan.chains)
+    assert any(reason in each.reason for each in plan.rejections if each.rule == "chain_op")
+
+
+# Tensors that are left alone.
+
+
+def reasons_of(graph: fx.Graph) -> set[str]:
+    return {refusal(node) for node in graph.nodes if node.op == "call_function"}
+
+
+def test_symbolic_sizes_are_left_alone_with_a_reason() -> None:
+    dims = ({0: torch.export.Dim.AUTO},)
+    program = torch.export.export(
+        Function(lambda x: x.relu() * 2), (torch.ones(6, 8),), dynamic_shapes=(dims,), strict=False
+    )
+    graph = program.graph_module.graph
+    assert not find_chains(graph).chains
+    assert "a size is symbolic" in reasons_of(graph)
+
+
+def graph_with(value: Any) -> fx.Graph:
+    """A graph of two ops of which all values are like ``value``."""
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    first = graph.call_function(aten.relu.default, (x,))
+    second = graph.call_function(aten.exp.default, (first,))
+    graph.output((second,))
+    for node in (x, first, second):
+        node.meta["val"] = value
+    return graph
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (torch.eye(4).to_sparse(), "a tensor is sparse or quantised"),
+        (torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8), "a tensor is sparse or quantised"),
+        (torch.ones(4, dtype=torch.complex64), "aten.relu.default: no kernel holds complex64"),
+        (torch.ones(4).as_subclass(Subclass), "it makes no plain tensor"),
+        (None, "it makes no plain tensor"),
+    ],
+)
+def test_other_tensors_are_left_alone(value: Any, reason: str) -> None:
+    graph = graph_with(value)
+    assert not find_chains(graph).chains
+    assert reason in reasons_of(graph)
+
+
+def test_tensors_of_two_devices_and_empty_ones_are_left_alone() -> None:
+    graph = graph_with(torch.ones(4))
+    next(iter(graph.nodes)).meta["val"] = torch.ones((), device="meta")
+    assert "its tensors are on several devices" in reasons_of(graph)
+    assert not find_chains(graph).chains
+    assert not find_chains(graph_with(torch.ones(0, 4))).chains
+
+
+def test_a_tensor_whose_elements_share_memory_is_no_result() -> None:
+    graph = graph_of(lambda x, y: ((z := x.expand(4, 8).detach()), z * 2 + y), (4, 1), (4, 8))
+    assert all("detach" not in found for found in chains_of(graph))
+
+
+def test_reductions_in_the_eager_tier_are_refused_by_name() -> None:
+    plan = planned(lambda x: (x * 2).softmax(-1), torch.empty(4, 8), numerics="eager")
+    assert not plan.chains
+    (rejected,) = (each for each in plan.rejections if each.rule == "chain_emission")
+    assert "adds up rows in an order of its own" in rejected.reason
+
+
+# The figures of the design.
+
+
+def test_a_gated_activation_moves_72_instead_of_120_mib() -> None:
+    (chain,) = planned(lambda g, u: F.silu(g) * u, bf16(1024, 12288), bf16(1024, 12288)).chains
+    assert (chain.before.bytes, chain.after.bytes) == (120 * MIB, 72 * MIB)
+    assert (chain.before.kernels, chain.after.kernels) == (2, 1)
+
+
+def test_with_a_quantised_result_60_instead_of_156_mib() -> None:
+    """The peak falls from 72 to 60 MiB where inputs die at their last use, from 96 where the caller keeps them."""
+    (chain,) = planned(
+        lambda g, u: (F.silu(g) * u).to(torch.float8_e4m3fn), bf16(1024, 12288), bf16(1024, 12288)
+    ).chains
+    assert (chain.before.bytes, chain.after.bytes) == (156 * MIB, 60 * MIB)
+    assert (chain.before.kernels, chain.after.kernels) == (3, 1)
+    assert (chain.before.peak_bytes, chain.after.peak_bytes) == (72 * MIB, 60 * MIB)
+    assert (chain.before_kept_bytes, chain.after_kept_bytes) == (96 * MIB, 60 * MIB)
