@@ -84,15 +84,15 @@ class _Writer:
         return self.space.sizes[-1] % self.tile.block_n != 0
 
     def emitted(self) -> EmittedModule:
-        kernel = self._kernel()
-        text = "\n".join(kernel)
-        libdevice = LIBDEVICE * pointwise.uses_libdevice(text)
+        kernel = "\n".join(self._kernel()) + "\n"
+        functions = [*self._reducers(kernel), *pointwise.helpers(kernel), kernel]
+        functions = list(map(pointwise.fast, functions)) if self._fast else functions
+        libdevice = LIBDEVICE * any("libdevice." in each for each in functions)
+        exact = self.tier == "eager" and bool(libdevice)
         sections = [
             "\n".join(self._header()) + "\n\n" + IMPORTS + LANGUAGE + libdevice,
-            *(helper for helper in self._reducers(text)),
-            *pointwise.helpers(text),
-            text + "\n",
-            "\n".join(self._launch(exact=self.tier == "eager" and bool(libdevice))) + "\n",
+            *functions,
+            "\n".join(self._launch(exact)) + "\n",
             *check_sections(self.chain, self.space, self.name, self.tier, interpreted=not libdevice),
         ]
         buffers = tuple(
@@ -108,6 +108,12 @@ class _Writer:
         )
         launch = KernelLaunch("chain", args, (blocks,), self.tile.num_warps, 1)
         return EmittedModule(self.name, "\n\n".join(sections), buffers, (launch,), self.chain.inputs)
+
+    @property
+    def _fast(self) -> bool:
+        """Whether approximations of fp32 are far below the rounding of every result."""
+        narrow = ("bf16", "fp16", "fp8e4m3", "fp8e5m2", "int8", "uint8", "bool")
+        return self.tier == "fp32" and all(self.chain.dtype_of(each.value) in narrow for each in self.chain.results)
 
     @property
     def _tiles_a_row(self) -> int:

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 
 from fusioncc.codegen.pointwise_call import Call, Refused
 from fusioncc.codegen.pointwise_dtypes import TRITON, Term, held, in_dtype, literal, loaded, rounded, stored, value_of
-from fusioncc.codegen.pointwise_functions import helpers, uses_libdevice
+from fusioncc.codegen.pointwise_functions import fast, helpers, uses_libdevice
 from fusioncc.codegen.pointwise_table import TABLE
 
 __all__ = [
     "Term",
     "constant",
     "expression",
+    "fast",
     "held",
     "helpers",
     "loaded",

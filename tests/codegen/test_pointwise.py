@@ -102,7 +102,7 @@ def cuda_result(case: Case, eager: torch.Tensor) -> torch.Tensor:
     values = [operand(each).to(dtype).to(wide) if isinstance(each, Tensor) else each for each in case.args]
     if (name in RELU and dtype not in HALVES) or (name in CLAMPS and any(each == 0 for each in case.args[1:])):
         return torch.where(eager == 0, torch.zeros_like(eager), eager)
-    if name == "floor_divide" or "floor" in case.args and dtype in HALVES:  # no quotient is rounded to a half
+    if name == "floor_divide" or ("floor" in case.args and dtype in HALVES):  # no quotient is rounded to a half
         return case.overload(*values[:2], **({"rounding_mode": "floor"} if name == "div" else {})).to(dtype)
     if name in ("add", "sub", "rsub") and dtype in HALVES:  # numbers are not rounded to a half
         return case.overload(values[0], values[1], alpha=values[2]).to(dtype) if len(values) == 3 else eager
