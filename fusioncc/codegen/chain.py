@@ -186,7 +186,8 @@ class _Writer:
                 along = (True, False)
             else:
                 along = (not self.flat, True)
-            value = pointwise.stored(self.values[result.value].source, self.chain.dtype_of(result.value))
+            made = self.values[result.value]
+            value = made.source if made.cast else pointwise.stored(made.source, self.chain.dtype_of(result.value))
             address = self._address(f"{name}_ptr", len(self.chain.inputs) + at)
             lines.append(f"tl.store({address}, {value}{self._mask(along)})")
         return lines

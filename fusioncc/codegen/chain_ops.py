@@ -24,6 +24,8 @@ class Value:
 
     source: str
     along: tuple[bool, bool]
+    cast: bool = False
+    """Whether it is of the dtype that is stored already, and not held."""
 
 
 @dataclass
@@ -42,8 +44,14 @@ class ChainOps:
         """A line for each op that computes something; ``values`` then has every value by its number."""
         self.values = list(inputs)
         lines = []
+        read = {value for op in self.chain.ops for value in op.values}
         for op in self.chain.ops:
             source, along = self._source(op)
+            if len(self.values) not in read and op.dtype in pointwise.EIGHTS:  # only stored, as it is
+                name = self._name(op)
+                lines.append(f"{name} = {bare(source).removesuffix('.to(tl.float32)')}")
+                self.values.append(Value(name, along, cast=True))
+                continue
             source = bare(pointwise.rounded(source, op.dtype) if self.exact else source)
             if source.isidentifier():  # a cast that rounds nothing here
                 self.values.append(Value(source, along))

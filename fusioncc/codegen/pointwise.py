@@ -9,11 +9,23 @@ import re
 from collections.abc import Sequence
 
 from fusioncc.codegen.pointwise_call import Call, Refused
-from fusioncc.codegen.pointwise_dtypes import TRITON, Term, held, in_dtype, literal, loaded, rounded, stored, value_of
+from fusioncc.codegen.pointwise_dtypes import (
+    EIGHTS,
+    TRITON,
+    Term,
+    held,
+    in_dtype,
+    literal,
+    loaded,
+    rounded,
+    stored,
+    value_of,
+)
 from fusioncc.codegen.pointwise_functions import fast, helpers, uses_libdevice
 from fusioncc.codegen.pointwise_table import TABLE
 
 __all__ = [
+    "EIGHTS",
     "Term",
     "constant",
     "expression",

@@ -61,11 +61,17 @@ def minimum(a, b):
     """
 def at_least(x, low):
     # NaN stays; of two zeros the positive one is larger.
-    return tl.where(x != x, x, tl.maximum(x, low))
+    if x.dtype == tl.float32:
+        return tl.maximum(x, low, propagate_nan=tl.PropagateNan.ALL)
+    else:
+        return tl.where(x != x, x, tl.maximum(x, low))
 """,
     """
 def at_most(x, high):
-    return tl.where(x != x, x, tl.minimum(x, high))
+    if x.dtype == tl.float32:
+        return tl.minimum(x, high, propagate_nan=tl.PropagateNan.ALL)
+    else:
+        return tl.where(x != x, x, tl.minimum(x, high))
 """,
     """
 def between(x, low, high):

@@ -173,18 +173,8 @@ def clamp_tensors(call: Call) -> str:
     return f"{'' if category(call.compute) == 2 else 'tl.'}{name}({x}, {bound})"
 
 
-def relu(call: Call) -> str:
-    return _kept(call, f"at_least({call.operand(0)}, {call.constant(0)})")
-
-
 def relu6(call: Call) -> str:
-    return _kept(call, f"at_most(at_least({call.operand(0)}, {call.constant(0)}), {call.constant(6)})")
-
-
-def _kept(call: Call, source: str) -> str:
-    """Of halves a negative zero stays one."""
-    zero = f"{call.operand(0)} == 0.0"
-    return f"tl.where({zero}, {call.operand(0)}, {source})" if call.compute in HALVES else source
+    return f"at_most(at_least({call.operand(0)}, {call.constant(0)}), {call.constant(6)})"
 
 
 def leaky_relu(call: Call) -> str:

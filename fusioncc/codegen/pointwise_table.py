@@ -149,7 +149,7 @@ TABLE: dict[str, Rule] = {
     "aten.clamp_max.Tensor": SMALLER,
     "aten.hardtanh.default": CLAMP,
     "aten.relu6.default": Rule(rules.relu6, rules.relu6),
-    "aten.relu.default": Rule(rules.relu, "tl.maximum({a}, 0)"),
+    "aten.relu.default": Rule("at_least({a}, 0.0)", "at_least({a}, 0)"),
     "aten.leaky_relu.default": Rule(rules.leaky_relu),
     "aten.elu.default": Rule(rules.elu),
     "aten.gelu.default": Rule(rules.gelu),

@@ -89,8 +89,7 @@ HALVES = (torch.bfloat16, torch.float16)
 
 
 RELU, CLAMPS = {"relu", "relu6"}, {"clamp", "clamp_min", "clamp_max", "hardtanh"}
-"""Ops that make a positive zero of a negative one beside a bound of 0, as the card's own maximum does (seen on an H200:
-of halves ReLU keeps the sign)."""
+"""Ops that make a positive zero of a negative one beside a bound of 0, as the card does (seen on an H200)."""
 
 
 def cuda_result(case: Case, eager: torch.Tensor) -> torch.Tensor:
@@ -100,7 +99,7 @@ def cuda_result(case: Case, eager: torch.Tensor) -> torch.Tensor:
         return eager
     wide = torch.float32 if dtype in HALVES else dtype
     values = [operand(each).to(dtype).to(wide) if isinstance(each, Tensor) else each for each in case.args]
-    if (name in RELU and dtype not in HALVES) or (name in CLAMPS and any(each == 0 for each in case.args[1:])):
+    if name in RELU or (name in CLAMPS and any(each == 0 for each in case.args[1:])):
         return torch.where(eager == 0, torch.zeros_like(eager), eager)
     if name == "floor_divide" or ("floor" in case.args and dtype in HALVES):  # no quotient is rounded to a half
         return case.overload(*values[:2], **({"rounding_mode": "floor"} if name == "div" else {})).to(dtype)
