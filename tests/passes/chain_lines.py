@@ -50,8 +50,8 @@ INEXACT = (
     *("torch.addcdiv({x}, {y}, {w}.abs() + 0.5)", "torch.log2({x}.abs() + 0.1)", "2.0 ** {x}.clamp(-4, 4)"),
 )
 """Differ in the last bits between devices: libdevice for functions, and the CPU's square root of fp32 is not always
-the nearest; on CUDA eager divides by a number by means of its reciprocal, has ``alpha``, addcmul, addcdiv and lerp as fused
-multiply-adds, and does not round a number beside a half to that half, as the CPU does."""
+the nearest. On CUDA eager divides by a number by means of its reciprocal; has ``alpha``, addcmul, addcdiv and lerp as
+fused multiply-adds; and does not round a number beside a half to that half, as the CPU does."""
 SUMMED = (
     *(
         "{x}.sum(-1, keepdim=True)",
