@@ -1,9 +1,12 @@
 """Insert chains: what replaces the nodes of a chain, a call of its module or a kernel that Inductor sees."""
 
+import functools
 import operator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import fx
 
 from fusioncc.chain import Chain
@@ -30,8 +33,28 @@ def insert_chain(insertion: Insertion, chain: Chain, emitted: EmittedModule, mod
 def _called(insertion: Insertion, chain: Chain, emitted: EmittedModule, module: ModuleType) -> list[fx.Node]:
     values = [_empty(insertion, chain, at) for at in range(len(chain.results))]
     operands = tuple(insertion.by_name[operand.node] for operand in chain.inputs)
-    call = insertion.call(launcher(module), operands, values, name=emitted.name)
+    call = insertion.call(_laid_out(launcher(module), chain), operands, values, name=emitted.name)
     return [insertion.call(operator.getitem, (call, at), value) for at, value in enumerate(values)]
+
+
+def _laid_out(launch: Callable[..., Any], chain: Chain) -> Callable[..., Any]:
+    """``launch``, for tensors of any strides: what an op of eager made may lie otherwise than its fake tensor said,
+    and is then copied."""
+    strides = tuple(operand.strides for operand in chain.inputs)
+
+    @functools.wraps(launch)
+    def checked(*operands: torch.Tensor) -> Any:
+        return launch(*map(_with_strides, operands, strides))
+
+    return checked
+
+
+def _with_strides(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """The tensor, or a copy where its strides are others (along a dimension of one they do not matter)."""
+    there = value.stride()
+    if there == strides or all(size == 1 or a == b for size, a, b in zip(value.shape, there, strides, strict=True)):
+        return value
+    return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
 
 
 def _visible(insertion: Insertion, chain: Chain, emitted: EmittedModule, module: ModuleType) -> list[fx.Node]:

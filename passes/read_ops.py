@@ -21,6 +21,8 @@ from fusioncc.graph import CASTS, DTYPE_NAMES, aten, dtype_of, is_static, tensor
 FILLS: dict[Any, int] = {aten.full.default: 1, aten.full_like.default: 1, aten.scalar_tensor.default: 0}
 """Ops that make a tensor of one constant, and which of their arguments that is."""
 FILLED = {aten.zeros_like.default: 0, aten.ones_like.default: 1}
+ALPHA, DTYPE = Argument(None, "1", "alpha"), Argument(None, "None", "dtype")
+"""Arguments of sums and of reductions that are left at their defaults."""
 
 
 @dataclass
@@ -204,8 +206,8 @@ def _softmax(node: fx.Node, reader: Reader) -> tuple[int, ...]:
 
     x = op("prims.convert_element_type.default", [reader.argument(node.args[0]), None], shape)
     top = op("aten.amax.default", [x, [-1], True], rows)
-    risen = op("aten.exp.default", [op("aten.sub.Tensor", [x, top, 1], shape)], shape)
-    total = op("aten.sum.dim_IntList", [risen, [-1], True, None], rows)
+    risen = op("aten.exp.default", [op("aten.sub.Tensor", [x, top, ALPHA], shape)], shape)
+    total = op("aten.sum.dim_IntList", [risen, [-1], True, DTYPE], rows)
     quotient = op("aten.div.Tensor", [risen, total], shape)
     cast = [quotient, None]
     return (reader.op(node, "prims.convert_element_type.default", cast, dtype_of(node), shape),)
@@ -222,13 +224,13 @@ def _layer_norm(node: fx.Node, reader: Reader) -> tuple[int, ...]:
         return Argument(reader.op(node, target, args, "fp32", shape))
 
     x = op("prims.convert_element_type.default", [reader.argument(x_node), None], shape)
-    mean = op("aten.mean.dim", [x, [-1], True, None], rows)
-    centred = op("aten.sub.Tensor", [x, mean, 1], shape)
-    variance = op("aten.mean.dim", [op("aten.mul.Tensor", [centred, centred], shape), [-1], True, None], rows)
-    rstd = op("aten.rsqrt.default", [op("aten.add.Tensor", [variance, epsilon, 1], rows)], rows)
+    mean = op("aten.mean.dim", [x, [-1], True, DTYPE], rows)
+    centred = op("aten.sub.Tensor", [x, mean, ALPHA], shape)
+    variance = op("aten.mean.dim", [op("aten.mul.Tensor", [centred, centred], shape), [-1], True, DTYPE], rows)
+    rstd = op("aten.rsqrt.default", [op("aten.add.Tensor", [variance, epsilon, ALPHA], rows)], rows)
     y = op("aten.mul.Tensor", [centred, rstd], shape)
     y = y if weight is None else op("aten.mul.Tensor", [y, reader.argument(weight)], shape)
-    y = y if bias is None else op("aten.add.Tensor", [y, reader.argument(bias), 1], shape)
+    y = y if bias is None else op("aten.add.Tensor", [y, reader.argument(bias), ALPHA], shape)
     cast = [y, None]
     out = reader.op(node, "prims.convert_element_type.default", cast, dtype_of(x_node), shape)
     assert mean.value is not None and rstd.value is not None
@@ -250,9 +252,9 @@ def _var_mean(node: fx.Node, reader: Reader) -> tuple[int, ...]:
         return Argument(reader.op(node, target, args, dtype, shape))
 
     x = reader.argument(x_node)
-    mean = op("aten.mean.dim", [x, [-1], True, None], rows)
-    centred = op("aten.sub.Tensor", [x, mean, 1], shape)
-    total = op("aten.sum.dim_IntList", [op("aten.mul.Tensor", [centred, centred], shape), [-1], True, None], rows)
+    mean = op("aten.mean.dim", [x, [-1], True, DTYPE], rows)
+    centred = op("aten.sub.Tensor", [x, mean, ALPHA], shape)
+    total = op("aten.sum.dim_IntList", [op("aten.mul.Tensor", [centred, centred], shape), [-1], True, DTYPE], rows)
     freedom = float(max(0, count - (1 if correction is None else correction)))
     variance = op("aten.div.Tensor", [total, freedom], rows)
     assert mean.value is not None and variance.value is not None

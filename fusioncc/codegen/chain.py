@@ -135,7 +135,7 @@ class _Writer:
         if self.flat:
             return [f"cols = {tile} * BLOCK_N + tl.arange(0, BLOCK_N)", "inside = cols < M"]
         if self.chain.by_rows:
-            lines = [f"rows = {tile} * BLOCK_M + tl.arange(0, BLOCK_M)", "cols = tl.arange(0, BLOCK_N)"]
+            lines = [f"rows = {tile} * BLOCK_M + tl.arange(0, BLOCK_M)", f"cols = tl.arange(0, BLOCK_N){wide}"]
         else:
             lines = [
                 f"tile = {tile}",

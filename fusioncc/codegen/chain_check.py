@@ -20,10 +20,9 @@ TIMED_BYTES = 256 << 20
 MAX_SETS = 16
 
 CAST = '''def cast(value, dtype):
-    """``value`` in another dtype; in the reference only what is no number of fractions rounds."""
-    if value.dtype != torch.float64 or dtype == torch.bool:
-        return value.to(dtype)
-    return value if dtype.is_floating_point else value.trunc()
+    """``value`` in another dtype; floats of the reference, in which the default dtype is fp64, stay fp64."""
+    exact = dtype.is_floating_point and torch.get_default_dtype() == torch.float64
+    return value.to(torch.float64 if exact else dtype)
 '''
 DRAW = '''def draw(seed):
     """Random operands with the strides of the header."""
@@ -63,7 +62,9 @@ def check(operands):
         return whole[GUARD:].as_strided(shape, stride)
 
     results = launch(*operands, empty=guarded)
+    torch.set_default_dtype(torch.float64)
     exact = eager(*map(wide, operands))
+    torch.set_default_dtype(torch.float32)
     for name, result, plain, truth in zip(RESULTS, results, eager(*operands), exact):
         (rms, worst), (eager_rms, eager_worst) = deviation(result, truth), deviation(plain, truth)
         if not (rms <= RMS_LIMIT * eager_rms and worst <= MAX_LIMIT * eager_worst):
@@ -91,32 +92,32 @@ MAIN = """if __name__ == "__main__":
 
 def check_sections(chain: Chain, space: Space, name: str, tier: str, *, interpreted: bool) -> tuple[str, ...]:
     """Top-level sections of source, in order. ``interpreted``: whether Triton's interpreter runs the kernel right."""
-    eager = "\n".join(_eager(chain)) + "\n"
+    eager = "\n".join(_eager(chain, space)) + "\n"
     constants = "\n".join(_constants(chain, space, name, tier, interpreted)) + "\n"
     casts = (CAST,) if "cast(" in eager else ()
     return ("aten = torch.ops.aten\n" if "aten." in eager else "", *casts, eager, constants, DRAW, MAIN)
 
 
-def _eager(chain: Chain) -> tuple[str, ...]:
+def _eager(chain: Chain, space: Space) -> tuple[str, ...]:
     """The ops one by one, by ATen."""
     names = [*numbered("x", len(chain.inputs))]
     inputs = list(names)
     body = ['"""The same ops, one after another; from fp64 operands they are the reference."""']
     for at, op in enumerate(chain.ops):
         names.append(f"v{at}")
-        body += _eager_op(op, names)
+        body += _eager_op(op, names, _shape(op.shape, chain, space))
     body.append(returned([names[result.value] for result in chain.results]))
     return (*call("def eager", inputs, ":", depth=0), *indented(body))
 
 
-def _eager_op(op: Op, names: list[str]) -> tuple[str, ...]:
+def _eager_op(op: Op, names: list[str], shape: str) -> tuple[str, ...]:
     made = names[-1]
     if op.target in CASTS:
         return (f"{made} = cast({names[op.args[0].value or 0]}, {TORCH[op.dtype]})",)
     if op.target == CONSTANT:
-        shape = f"({', '.join(map(str, op.shape))}{',' * (len(op.shape) == 1)})"
-        where = f"device={names[0]}.device" if len(names) > 1 else "device=DEVICE"
-        return call(f"{made} = torch.full", [shape, op.args[0].constant, f"dtype={TORCH[op.dtype]}", where])
+        dtype = TORCH[op.dtype]
+        whole = f"torch.full({shape}, {op.args[0].constant}, dtype={dtype}, device={names[0]}.device)"
+        return call(f"{made} = cast", [whole, dtype])
     given = []
     for arg in op.args:
         source = arg.constant if arg.value is None else names[arg.value]
@@ -133,7 +134,9 @@ def _constants(chain: Chain, space: Space, name: str, tier: str, interpreted: bo
     count = 1
     for each in chain.shape:
         count *= each
-    small = size if chain.by_rows and len(space.sizes) == 1 else max(1, min(size, SMALL * size // max(count, 1)))
+    held = any(_is_outer(each.shape, chain, space) for each in chain.inputs)
+    fixed = not held or (chain.by_rows and len(space.sizes) == 1)
+    small = size if fixed else max(1, min(size, SMALL * size // max(count, 1)))
     lines = [
         f'NAME = "{name}"',
         "CUDA = torch.cuda.is_available()",
@@ -143,10 +146,7 @@ def _constants(chain: Chain, space: Space, name: str, tier: str, interpreted: bo
         "OPERANDS = (  # shape, strides, dtype",
     ]
     for operand in chain.inputs:
-        at = space.outer - (len(chain.shape) - len(operand.shape))
-        sizes = ["OUTER" if dim == at and n == size != 1 else str(n) for dim, n in enumerate(operand.shape)]
-        shape = f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
-        lines.append(f"    ({shape}, {operand.strides}, {TORCH[operand.dtype]}),")
+        lines.append(f"    ({_shape(operand.shape, chain, space)}, {operand.strides}, {TORCH[operand.dtype]}),")
     quoted = [f'"{each}"' for each in numbered("out", len(chain.results))]
     moved = sum(operand.bytes for operand in chain.inputs)
     lines += [
@@ -157,6 +157,20 @@ def _constants(chain: Chain, space: Space, name: str, tier: str, interpreted: bo
         f"SETS = {max(1, min(MAX_SETS, -(-TIMED_BYTES // max(1, moved))))}",
     ]
     return lines
+
+
+def _is_outer(shape: tuple[int, ...], chain: Chain, space: Space) -> bool:
+    """Whether a tensor has all of the outermost dimension, of which a check on a CPU takes a part."""
+    at = space.outer - (len(chain.shape) - len(shape))
+    return 0 <= at < len(shape) and shape[at] == chain.shape[space.outer]
+
+
+def _shape(shape: tuple[int, ...], chain: Chain, space: Space) -> str:
+    """A shape as source, in which the outermost dimension is ``OUTER``."""
+    at = space.outer - (len(chain.shape) - len(shape))
+    outer = _is_outer(shape, chain, space)
+    sizes = ["OUTER" if dim == at and outer and size > 1 else str(size) for dim, size in enumerate(shape)]
+    return f"({', '.join(sizes)}{',' * (len(sizes) == 1)})"
 
 
 def numbered(stem: str, count: int) -> tuple[str, ...]:

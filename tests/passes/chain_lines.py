@@ -5,20 +5,28 @@ dtype holds; ``{dtype}`` is a floating dtype, ``{whole}`` one of integers, ``{ba
 """
 
 EXACT = (
-    *("-{x}", "{x}.abs()", "torch.relu({x})", "{x}.clamp(-0.5, 2)", "{x}.clamp(min={n})", "torch.maximum({x}, {y})"),
     *(
-        "torch.minimum({x}, {y})",
+        "-{x}",
+        "{x}.abs()",
+        "torch.relu({x})",
+        "{x}.clamp(-0.5, 2)",
+        "{x}.clamp(min={n})",
+        "torch.maximum({x}, {y}) + 0",
+    ),
+    *(
+        "torch.minimum({x}, {y}) + 0",
         "torch.where({c}, {x}, {y})",
         "torch.where({c}, {x}, {n})",
         "{x}.masked_fill({c}, {n})",
     ),
-    *("torch.clamp({x}, min={y})", "torch.clamp({x}, {y}, {w})", "F.hardtanh({x})", "torch.copysign({x}, {y})"),
+    *("torch.clamp({x}, min={y}) + 0", "torch.clamp({x}, {y}, {w}) + 0", "F.hardtanh({x})", "torch.copysign({x}, {y})"),
     *("{x}.float()", "{x}.clone()", "{x}.nan_to_num(0.5, 2.0, -2.0)", "F.threshold({x}, 0.5, 2.0)", "F.relu6({x})"),
     *("torch.where({c}, {x}, torch.zeros_like({x}))", "torch.where({x} > 0, {x}, torch.full({base}, {n}))"),
     *("{x}.expand({base})", "{x}.flip(-1)", "{x}.transpose(-1, -2).contiguous().transpose(-1, -2)", "{x}[..., :1]"),
-    *("{x}.amax(-1, keepdim=True)", "{x}.amin(-1, keepdim=True)", "{x}.detach()", "torch.where({c}, {n}, {x})"),
+    *("{x}.amax(-1, keepdim=True) + 0", "{x}.amin(-1, keepdim=True) + 0", "{x}.detach()", "torch.where({c}, {n}, {x})"),
 )
-"""Of floats: what holds the values that went in, so that a comparison of the result has one answer."""
+"""Of floats: what holds the values that went in, so that a comparison of the result has one answer. ``+ 0``: of two
+zeros a maximum or minimum is either, on a CPU it depends on the dtype."""
 ROUNDED = (
     *("{x} + {y}", "{x} - {y}", "{x} * {y}", "{x} * {n}", "{x} + {n}", "{n} - {x}", "{x} ** 2", "{x}.square()"),
     *("{x} / ({y}.abs() + 0.5)", "{x}.to({dtype})", "{x} * {i}", "{i} + {x}", "{i}.to({dtype})", "{c}.to({dtype})"),
@@ -50,8 +58,8 @@ INEXACT = (
     *("torch.addcdiv({x}, {y}, {w}.abs() + 0.5)", "torch.log2({x}.abs() + 0.1)", "2.0 ** {x}.clamp(-4, 4)"),
 )
 """Differ in the last bits between devices: libdevice for functions, and the CPU's square root of fp32 is not always
-the nearest; on CUDA eager divides by a number by means of its reciprocal, has ``alpha``, addcmul, addcdiv and lerp as fused
-multiply-adds, and does not round a number beside a half to that half, as the CPU does."""
+the nearest. On CUDA eager divides by a number by means of its reciprocal; has ``alpha``, addcmul, addcdiv and lerp as
+fused multiply-adds; and does not round a number beside a half to that half, as the CPU does."""
 SUMMED = (
     *(
         "{x}.sum(-1, keepdim=True)",

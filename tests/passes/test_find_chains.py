@@ -175,9 +175,6 @@ def test_a_fused_group_is_one_node() -> None:
     products = [node for node in graph.nodes if node.target is aten.mm.default]
     assert len(chains_of(graph)) == 1
     assert [sorted(each) for each in chains_of(graph, [products])] == [["add", "relu"], ["add_1", "mul", "tanh"]]
-    assert (
-        chains_of(graph_of(function, (8, 8), (8, 8), (8, 8))) == [["relu", "add", "detach"], ["mul", "add_1"]] or True
-    )
 
 
 def test_no_two_chains_read_each_other() -> None:
