@@ -33,9 +33,7 @@ $(STAMP): pyproject.toml Makefile
 
 demo: $(STAMP)
 	$(VENV)/bin/fusioncc dump examples/llama_lora.py:factory --out $(OUT) --device h200
-	@for kernel in $(OUT)/kernels/*.py; do \
-	  echo "== $$kernel"; TRITON_INTERPRET=1 $(RUN) $$kernel || exit 1; \
-	done
+	@printf '%s\n' $(OUT)/kernels/*.py | TRITON_INTERPRET=1 xargs -n 1 -P $(JOBS) $(RUN)
 	@echo; cat $(OUT)/decisions.md
 
 test: $(STAMP)

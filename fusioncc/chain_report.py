@@ -6,19 +6,21 @@ from collections.abc import Iterable
 from fusioncc.plan import ChainPlan
 
 CHAIN_COLUMNS = ("chain", "ops", "tensors", "claimed", "why", "before → after")
-MIB = 1 << 20
+KIB, MIB = 1 << 10, 1 << 20
 
 
 def chain_lines(chains: Iterable[ChainPlan]) -> list[str]:
-    """A paragraph for each kind of chain."""
+    """A paragraph for each kind of chain; a short one for those that are left as they are."""
     lines = []
     for alike in alike_chains(chains):
-        chain = alike[0]
+        chain, names = alike[0], ", ".join(each.name for each in alike)
+        if not chain.claimed:
+            lines += ["", f"{names}: left as it is: {chain.why}", f"    {ops_of(chain)}: {tensors_of(chain)}"]
+            continue
+        how = f", inserted as {chain.insertion}" if chain.insertion else ""
         lines += [
             "",
-            f"{', '.join(each.name for each in alike)}: {'one kernel' if chain.claimed else 'left as it is'}, "
-            f"tier {chain.tier}, kernel {chain.kernel}"
-            + (f", inserted as {chain.insertion}" if chain.insertion else ""),
+            f"{names}: one kernel, tier {chain.tier}, kernel {chain.kernel}{how}",
             f"    ops         {ops_of(chain)}",
             f"    tensors     {tensors_of(chain)}",
             f"    accounting  {accounting(chain)}",
@@ -66,9 +68,9 @@ def accounting(chain: ChainPlan) -> str:
     """Kernels, bytes moved and peaks, before and after."""
     before, after = chain.before, chain.after
     return (
-        f"kernels {before.kernels} → {after.kernels}, moved {_mib(before.bytes)} → {_mib(after.bytes)}, "
-        f"peak {_mib(before.peak_bytes)} → {_mib(after.peak_bytes)} "
-        f"({_mib(chain.before_kept_bytes)} → {_mib(chain.after_kept_bytes)} where the inputs are kept)"
+        f"kernels {before.kernels} → {after.kernels}, moved {_size(before.bytes)} → {_size(after.bytes)}, "
+        f"peak {_size(before.peak_bytes)} → {_size(after.peak_bytes)} "
+        f"({_size(chain.before_kept_bytes)} → {_size(chain.after_kept_bytes)} where the inputs are kept)"
     )
 
 
@@ -77,5 +79,5 @@ def _counted(texts: list[str]) -> str:
     return ", ".join(text if count == 1 else f"{count} x {text}" for text, count in counts.items())
 
 
-def _mib(count: int) -> str:
-    return f"{count / MIB:.1f} MiB"
+def _size(count: int) -> str:
+    return f"{count / MIB:.1f} MiB" if count >= MIB else f"{count / KIB:.1f} KiB"
