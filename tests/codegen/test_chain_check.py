@@ -7,21 +7,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 import fusioncc
 from fusioncc.codegen.chain import emit_chain
 from fusioncc.runtime.interpreter import interpreted_libdevice, mended
 from fusioncc.runtime.load import load
-
-
-class Function(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *tensors: torch.Tensor) -> Any:
-        return self.function(*tensors)
+from tests.passes.chain_graphs import Function
 
 
 def module_of(function: Callable[..., Any], *args: torch.Tensor) -> ModuleType:

@@ -134,4 +134,4 @@ def test_programs_have_the_bits_of_eager() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("exact", "numerics"), [(False, "fp32"), (True, "eager"), (False, "eager")])
 def test_many_programs(exact: bool, numerics: str) -> None:
-    check_many(30, exact, numerics)
+    check_many(20, exact, numerics)
