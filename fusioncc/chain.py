@@ -99,7 +99,7 @@ class Chain:
             self,
             name="",
             inputs=tuple(replace(each, node="") for each in self.inputs),
-            ops=tuple(replace(op, node="") for op in self.ops),
+            ops=tuple(replace(op, node="", origin="") for op in self.ops),
             results=tuple(replace(result, node="") for result in self.results),
         )
 

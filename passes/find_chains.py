@@ -2,8 +2,8 @@
 
 Nodes are taken in the order of the graph, and each joins the sets that make its inputs where that is legal: the graph
 in which every set (and every fused group of GEMMs) is one node stays free of cycles, the shapes agree, and whole rows
-fit where something is reduced along them. Whatever two sets share need not be read again, so a larger set never moves
-more bytes; a value that the rest of the graph reads is written out.
+fit where something is reduced along them. What one set makes for another need not be read again, so a larger set never
+moves more bytes; a value that the rest of the graph reads is written out. Sets that only read the same stay apart.
 """
 
 import operator
@@ -28,10 +28,12 @@ MAX_OPS = 96
 
 @dataclass(eq=False)
 class Set:
-    """Nodes that become one kernel, or stay one (``fixed``: a fused group of GEMMs, or any other node)."""
+    """Nodes that become one kernel, or stay one (``fixed``: a fused group of GEMMs, or any other node). ``first`` and
+    ``last`` are the positions in the graph that it spans."""
 
     nodes: list[fx.Node]
-    positions: list[int]
+    first: int
+    last: int
     epoch: int
     shape: tuple[int, ...] = ()
     rows: int = 0
@@ -74,15 +76,15 @@ class _Search:
     def _begin(self, nodes: Sequence[fx.Node]) -> None:
         """A set for each node, and one for each fused group."""
         epoch = 0
-        groups = [(group, Set([], [], 0, fixed=True)) for group in self.taken]
+        groups = [(group, Set([], len(nodes), 0, 0, fixed=True)) for group in self.taken]
         group_of = {node: found for group, found in groups for node in group}
         for at, node in enumerate(nodes):
             epoch += is_mutation(node)
             source = _list_of(node)
             part = source is not None and not self.of[source].fixed
-            found = self.of[source] if source is not None and part else group_of.get(node) or Set([], [], epoch)
+            found = self.of[source] if source is not None and part else group_of.get(node) or Set([], at, at, epoch)
             found.nodes.append(node)
-            found.positions.append(at)
+            found.first, found.last = min(found.first, at), at
             self.of[node] = found
             if part:
                 self.wide[found], self.refused[node] = None, ""
@@ -107,7 +109,7 @@ class _Search:
 
     def _merge(self, first: Set, second: Set) -> None:
         first.nodes += second.nodes
-        first.positions += second.positions
+        first.first, first.last = min(first.first, second.first), max(first.last, second.last)
         first.shape, first.rows = _broadcast(first.shape, second.shape), max(first.rows, second.rows)
         self.of |= dict.fromkeys(second.nodes, first)
         self.wide.pop(second, None)
@@ -138,13 +140,13 @@ class _Search:
 
     def _between(self, first: Set, second: Set) -> bool:
         """Whether a path leads from the first set to the second through a third."""
-        least = self._floor(min(first.positions))
+        least = self._floor(first.first)
         inside = {*first.nodes, *second.nodes}
         waiting = [each for node in second.nodes for each in node.all_input_nodes if not _is_within(each, inside)]
         seen: set[Set] = {second}
         while waiting:
             found = self.of[waiting.pop()]
-            if found in seen or found is first or max(found.positions) < least:
+            if found in seen or found is first or found.last < least:
                 continue
             seen.add(found)
             inputs = {self.of[each] for node in found.nodes for each in node.all_input_nodes}
@@ -155,10 +157,12 @@ class _Search:
 
     def _floor(self, position: int) -> int:
         """The last position up to ``position`` that no set spans: nothing in front of it is reached from behind it."""
-        spans = [(min(each.positions), max(each.positions)) for each in self.wide]
-        for first, last in sorted(spans, key=lambda span: -span[1]):
-            if first < position <= last:
-                position = first
+        spanning = True
+        while spanning:
+            spanning = False
+            for each in self.wide:
+                if each.first < position <= each.last:
+                    position, spanning = each.first, True
         return position
 
     def _ends(self, chains: Sequence[Set]) -> Iterable[Rejected]:
