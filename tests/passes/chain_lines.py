@@ -21,7 +21,10 @@ EXACT = (
     ),
     *("torch.clamp({x}, min={y}) + 0", "torch.clamp({x}, {y}, {w}) + 0", "F.hardtanh({x})", "torch.copysign({x}, {y})"),
     *("{x}.float()", "{x}.clone()", "{x}.nan_to_num(0.5, 2.0, -2.0)", "F.threshold({x}, 0.5, 2.0)", "F.relu6({x})"),
-    *("torch.where({c}, {x}, torch.zeros_like({x}))", "torch.where({x} > 0, {x}, torch.full({base}, {n}))"),
+    *(
+        "torch.where({c}, {x}, torch.zeros_like({x}))",
+        "torch.where({x} > 0, {x}, torch.full({base}, {n}, device=x0.device))",
+    ),
     *("{x}.expand({base})", "{x}.flip(-1)", "{x}.transpose(-1, -2).contiguous().transpose(-1, -2)", "{x}[..., :1]"),
     *("{x}.amax(-1, keepdim=True) + 0", "{x}.amin(-1, keepdim=True) + 0", "{x}.detach()", "torch.where({c}, {n}, {x})"),
 )
@@ -31,7 +34,11 @@ ROUNDED = (
     *("{x} + {y}", "{x} - {y}", "{x} * {y}", "{x} * {n}", "{x} + {n}", "{n} - {x}", "{x} ** 2", "{x}.square()"),
     *("{x} / ({y}.abs() + 0.5)", "{x}.to({dtype})", "{x} * {i}", "{i} + {x}", "{i}.to({dtype})", "{c}.to({dtype})"),
     *("{i} * 0.5", "{x} * {c}", "({x}.abs() + 0.5).reciprocal()", "{i} / ({j}.abs() + 1)", "{x} * 2 - {x}"),
-    *("F.leaky_relu({x}, 0.25)", "1 / ({x}.abs() + 1)", "torch.full({base}, 0.1, dtype={dtype}) * {x}"),
+    *(
+        "F.leaky_relu({x}, 0.25)",
+        "1 / ({x}.abs() + 1)",
+        "torch.full({base}, 0.1, dtype={dtype}, device=x0.device) * {x}",
+    ),
 )
 """Of floats, to floats: rounded once or twice; a bitwise copy of eager on any device."""
 INEXACT = (
@@ -101,7 +108,11 @@ WHOLE = (
         "torch.where({c}, 1, {i})",
         "torch.div({i}, 2, rounding_mode='trunc')",
     ),
-    *("{i}.masked_fill({c}, 7)", "torch.where({b}, {c}, torch.full({base}, True))", "{i} + torch.ones_like({i})"),
+    *(
+        "{i}.masked_fill({c}, 7)",
+        "torch.where({b}, {c}, torch.full({base}, True, device=x0.device))",
+        "{i} + torch.ones_like({i})",
+    ),
 )
 """Of integers and bools, to the same."""
 NUMBERS = (0.5, 2, -1, 3.0, 0.25, -1.5, True)
