@@ -283,13 +283,10 @@ for exact in (True, False):  # a product that a sum follows
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("dtypes", "capability"),
-    [
-        (("bf16",), 90),
-        pytest.param(tuple(DTYPES), 90, marks=pytest.mark.exhaustive),
-        pytest.param(tuple(dtype for dtype in DTYPES if dtype != "fp8e4m3"), 80, marks=pytest.mark.exhaustive),
-    ],
+    [(tuple(DTYPES), 90), (tuple(dtype for dtype in DTYPES if dtype != "fp8e4m3"), 80)],
 )
 def test_expressions_compile(dtypes: tuple[str, ...], capability: int, compiler_environment: dict[str, str]) -> None:
     """One kernel for a dtype, with every op that takes it; Triton has no e4m3 below capability 89."""
