@@ -281,7 +281,7 @@ def test_wide_ranks_of_fp32_are_joined_in_steps(kind: str) -> None:
     tile, down = (replace(each, block_k=COMPENSATED_STEP) for each in (TILE, replace(DOWN, block_n=128)))
     schedule = schedules(value)[kind] if kind == "split_1" else side_by_side(value, kind, tile, down)
     source = emit(value, schedule, name="module", tier="fp32", why="a test").source
-    assert f"for first_rank in tl.static_range(0, RP, {COMPENSATED_STEP}):" in source
+    assert f"for first_rank in tl.range(0, RP, {COMPENSATED_STEP}, num_stages=1):" in source
     assert "ranks = tl.arange(0, RP)" in source  # the pass over X makes all of them
     assert source.count("ranks = ") == 2
 
