@@ -119,8 +119,9 @@ class LowRankTile:
             return read
         split = constant("K_SPLIT", int(buffer.shape[0]))
         unrolled = int(buffer.shape[0]) <= UNROLLED_SLICES
+        turn = "turn" if self.stepped else "_"  # inside a loop, no name that another loop had before it
         return read + part(
-            f"for _ in {'tl.static_range(1, K_SPLIT)' if unrolled else 'tl.range(1, K_SPLIT, num_stages=1)'}:",
+            f"for {turn} in {'tl.static_range(1, K_SPLIT)' if unrolled else 'tl.range(1, K_SPLIT, num_stages=1)'}:",
             f"    {self.y}_tile += M * {self.padded.name}",
             f"    {self.y} += tl.load({self.y}_tile)",
             params=(split, self.padded),
