@@ -21,6 +21,7 @@ from fusioncc.device import Device, get_device
 from fusioncc.errors import CaptureError, OptionError, PlanError, TraceError
 from fusioncc.passes.emit_groups import module_of
 from fusioncc.passes.insert_kernels import insert_kernels
+from fusioncc.passes.plan_chains import chain_module
 from fusioncc.passes.plan_groups import Setting
 from fusioncc.pipeline import draft, holding_groups
 from fusioncc.plan import Plan
@@ -159,8 +160,9 @@ def dump_data(
         for planned in drafted.plan.chains
         if planned.claimed
     ]
+    left = [chain_module(planned) for planned in drafted.plan.chains if not planned.claimed]
     insert_kernels(captured.graph, groups, "call", holding_groups(drafted.plan.groups), chains=chains)
-    modules = {module.name: module for module in (*drafted.modules.values(), *drafted.chain_modules.values())}
+    modules = {module.name: module for module in (*drafted.modules.values(), *drafted.chain_modules.values(), *left)}
     return Planned(drafted.plan, before, readable(captured), tuple(modules.values()), capture_s, planning_s)
 
 

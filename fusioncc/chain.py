@@ -1,9 +1,9 @@
 """Vocabulary of chains: plain frozen values, no torch.
 
-A chain is a convex set of elementwise nodes, evaluated in one pass over the elements of its ``shape``. It is a short
-program: values are numbered, first the inputs, then what each op makes of earlier ones; the outputs are values that the
-rest of the graph reads. Every value broadcasts to ``shape`` as torch broadcasts: sizes are compared from the last
-dimension on, and a size of 1 is repeated. Nodes are named, not held, as in a group.
+A chain is a convex set of elementwise nodes, and of reductions along rows, evaluated in one pass over its ``shape``. It
+is a short program: values are numbered, first the inputs, then what each op makes of earlier ones; the outputs are
+values that the rest of the graph reads. Every value broadcasts to ``shape`` as torch broadcasts: sizes are compared
+from the last dimension on, and a size of 1 is repeated. Nodes are named, not held, as in a group.
 """
 
 from dataclasses import dataclass, replace
@@ -12,6 +12,8 @@ from fusioncc.operand import DTYPE_BYTES, Operand
 
 REDUCTIONS = ("aten.sum.dim_IntList", "aten.mean.dim", "aten.amax.default", "aten.amin.default")
 """Overloads that reduce along dimensions; in a chain along the last one, which stays with size 1."""
+CASTS = ("prims.convert_element_type.default", "aten._to_copy.default", "aten.to.dtype")
+"""Overloads that only change the dtype."""
 CONSTANT = "aten.full.default"
 """The op without an input: every element is its one argument."""
 

@@ -36,7 +36,7 @@ def chain_rows(chains: Iterable[ChainPlan]) -> list[tuple[str, ...]]:
             ", ".join(each.name for each in alike),
             ops_of(alike[0]),
             tensors_of(alike[0]),
-            ("yes" if alike[0].claimed else "no") + f", kernel {alike[0].kernel}",
+            f"yes, kernel {alike[0].kernel}" if alike[0].claimed else "no",
             alike[0].why,
             accounting(alike[0]),
         )

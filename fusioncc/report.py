@@ -88,7 +88,8 @@ def chains_of(plan: Plan) -> str:
     """A sentence on the chains, where there are any."""
     if not plan.chains:
         return ""
-    return f" {counted(len(plan.chains), 'chain')}, {sum(chain.claimed for chain in plan.chains)} in one kernel each."
+    claimed = sum(chain.claimed for chain in plan.chains)
+    return f" {counted(len(plan.chains), 'chain')} of elementwise ops, {claimed} with a kernel of their own."
 
 
 def memory_of(plan: Plan) -> str:

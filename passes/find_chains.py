@@ -16,7 +16,7 @@ from torch import fx
 from fusioncc.chain import REDUCTIONS
 from fusioncc.decision import Rejected
 from fusioncc.graph import is_mutation, product, tensor
-from fusioncc.passes.read_ops import COMPOSITES, is_fill, origin_of, refusal
+from fusioncc.passes.read_ops import ALIASES, COMPOSITES, is_fill, origin_of, refusal
 
 MAX_ROW = 16384
 """Elements of a row up to which one program holds it."""
@@ -27,7 +27,7 @@ MAX_OPS = 96
 
 
 @dataclass(eq=False)
-class Set:
+class NodeSet:
     """Nodes that become one kernel, or stay one (``fixed``: a fused group of GEMMs, or any other node). ``first`` and
     ``last`` are the positions in the graph that it spans."""
 
@@ -58,8 +58,8 @@ def find_chains(graph: fx.Graph, taken: Iterable[Collection[fx.Node]] = ()) -> F
 class _Search:
     graph: fx.Graph
     taken: Iterable[Collection[fx.Node]]
-    of: dict[fx.Node, Set] = field(default_factory=dict)
-    wide: dict[Set, None] = field(default_factory=dict)
+    of: dict[fx.Node, NodeSet] = field(default_factory=dict)
+    wide: dict[NodeSet, None] = field(default_factory=dict)
     """Sets of several nodes."""
     refused: dict[fx.Node, str] = field(default_factory=dict)
     limits: list[Rejected] = field(default_factory=list)
@@ -71,18 +71,18 @@ class _Search:
             if not self.of[node].fixed:
                 self._join_inputs(node)
         chains = [found for found in dict.fromkeys(self.of.values()) if not found.fixed and _is_chain(found.nodes)]
-        return FoundChains(tuple(tuple(found.nodes) for found in chains), (*self._ends(chains), *self.limits))
+        return FoundChains(tuple(tuple(found.nodes) for found in chains), (*self._ends(), *self.limits))
 
     def _begin(self, nodes: Sequence[fx.Node]) -> None:
         """A set for each node, and one for each fused group."""
         epoch = 0
-        groups = [(group, Set([], len(nodes), 0, 0, fixed=True)) for group in self.taken]
+        groups = [(group, NodeSet([], len(nodes), 0, 0, fixed=True)) for group in self.taken]
         group_of = {node: found for group, found in groups for node in group}
         for at, node in enumerate(nodes):
             epoch += is_mutation(node)
             source = _list_of(node)
             part = source is not None and not self.of[source].fixed
-            found = self.of[source] if source is not None and part else group_of.get(node) or Set([], at, at, epoch)
+            found = self.of[source] if source is not None and part else group_of.get(node) or NodeSet([], at, at, epoch)
             found.nodes.append(node)
             found.first, found.last = min(found.first, at), at
             self.of[node] = found
@@ -107,7 +107,7 @@ class _Search:
             elif reason in LIMITS:
                 self.limits.append(Rejected("chain_limits", node.name, reason))
 
-    def _merge(self, first: Set, second: Set) -> None:
+    def _merge(self, first: NodeSet, second: NodeSet) -> None:
         first.nodes += second.nodes
         first.first, first.last = min(first.first, second.first), max(first.last, second.last)
         first.shape, first.rows = _broadcast(first.shape, second.shape), max(first.rows, second.rows)
@@ -115,7 +115,7 @@ class _Search:
         self.wide.pop(second, None)
         self.wide[first] = None
 
-    def _apart(self, first: Set, second: Set) -> str:
+    def _apart(self, first: NodeSet, second: NodeSet) -> str:
         """Why two sets, of which the second reads the first, stay two; empty where they may become one."""
         shape = _broadcast(first.shape, second.shape)
         rows = {each.rows for each in (first, second) if each.rows}
@@ -138,21 +138,21 @@ class _Search:
             return LIMITS[1]
         return "another node between them reads one and is read by the other" if self._between(first, second) else ""
 
-    def _between(self, first: Set, second: Set) -> bool:
+    def _between(self, first: NodeSet, second: NodeSet) -> bool:
         """Whether a path leads from the first set to the second through a third."""
         least = self._floor(first.first)
         inside = {*first.nodes, *second.nodes}
         waiting = [each for node in second.nodes for each in node.all_input_nodes if not _is_within(each, inside)]
-        seen: set[Set] = {second}
+        seen: set[NodeSet] = {second}
         while waiting:
             found = self.of[waiting.pop()]
             if found in seen or found is first or found.last < least:
                 continue
             seen.add(found)
-            inputs = {self.of[each] for node in found.nodes for each in node.all_input_nodes}
-            if first in inputs:
+            inputs = [each for node in found.nodes for each in node.all_input_nodes]
+            if any(self.of[each] is first for each in inputs):
                 return True
-            waiting += [each for node in found.nodes for each in node.all_input_nodes]
+            waiting += inputs
         return False
 
     def _floor(self, position: int) -> int:
@@ -165,9 +165,10 @@ class _Search:
                     position, spanning = each.first, True
         return position
 
-    def _ends(self, chains: Sequence[Set]) -> Iterable[Rejected]:
-        """The elementwise ops next to a chain that have no expression, and why."""
-        beside = {near for found in chains for node in found.nodes for near in (*node.all_input_nodes, *node.users)}
+    def _ends(self) -> Iterable[Rejected]:
+        """The elementwise ops next to one that might be in a chain with them, and why they are in none."""
+        free = (node for node, reason in self.refused.items() if not reason)
+        beside = {near for node in free for near in (*node.all_input_nodes, *node.users)}
         for node, reason in self.refused.items():
             if reason and node in beside and _is_elementwise(node):
                 yield Rejected("chain_op", node.name, f"{node.target} ends the chain: {reason}")
@@ -213,7 +214,10 @@ def _list_of(node: fx.Node) -> fx.Node | None:
 
 
 def _is_elementwise(node: fx.Node) -> bool:
-    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or str(node.target) in REDUCTIONS
+    if node.target in ALIASES or is_fill(node):
+        return False
+    reduces = node.target in COMPOSITES or str(node.target) in REDUCTIONS
+    return reduces or torch.Tag.pointwise in getattr(node.target, "tags", ())
 
 
 def _space(node: fx.Node) -> tuple[tuple[int, ...], int]:

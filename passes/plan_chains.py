@@ -1,7 +1,7 @@
 """Plan chains: which chains of elementwise ops become kernels of their own, and why.
 
-Without Inductor every chain that moves fewer bytes is claimed. Beside Inductor, which fuses elementwise ops itself and
-reaches what the memory gives, a chain of its own is left to it, unless the user asks.
+Without Inductor every chain that is predicted to save time is claimed. Beside Inductor, which fuses elementwise ops
+itself and reaches what the memory gives, a chain of its own is left to it, unless the user asks.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -11,21 +11,21 @@ from functools import partial
 from torch import fx
 
 from fusioncc.autotune.chain_tile import chain_tile
-from fusioncc.chain import Chain, Op
-from fusioncc.codegen.chain import check_chain, emit_chain
+from fusioncc.chain import Chain, ChainTile, Op
+from fusioncc.codegen.chain import check_chain, check_tile, emit_chain
 from fusioncc.codegen.launch import EmittedModule
 from fusioncc.cost_models.chain_cost import chain_costs
 from fusioncc.decision import Rejected, accepted_with
-from fusioncc.errors import EmissionError, FusionError
+from fusioncc.errors import EmissionError, FusionError, PlanError
 from fusioncc.graph import gaps_may_close, rows_may_be_padded
 from fusioncc.passes.find_chains import find_chains
-from fusioncc.passes.plan_groups import Setting
+from fusioncc.passes.plan_groups import TIERS, Setting
 from fusioncc.passes.read_chains import read_chain
 from fusioncc.plan import ChainPlan
 from fusioncc.seam import one_line, translated, warn
 
 FP8_CAPABILITY = {"fp8e4m3": 89, "fp8e5m2": 89}
-"""First compute capability whose arithmetic has a dtype."""
+"""First compute capability that converts to and from a dtype."""
 
 FLUSHED = "the tier 'eager' needs an option of the launch that Inductor does not pass on: denormal numbers stay"
 
@@ -45,7 +45,8 @@ def plan_chains(graph: fx.Graph, setting: Setting, taken: Iterable[Collection[fx
     Raises:
         FusionError: reading or emitting a chain failed; the message names it and the cause.
     """
-    if any(node.op == "placeholder" and node.name.startswith("tangents_") for node in graph.nodes):
+    backward = any(node.op == "placeholder" and node.name.startswith("tangents_") for node in graph.nodes)
+    if backward or setting.options.chains == "never":
         return PlannedChains((), {}, ())
     found = find_chains(graph, taken)
     by_name = {node.name: node for node in graph.nodes}
@@ -55,7 +56,9 @@ def plan_chains(graph: fx.Graph, setting: Setting, taken: Iterable[Collection[fx
         name = f"chain{at}"
         try:
             chain = translated(f"reading {name} failed", partial(read_chain, nodes, order, name), FusionError)
-            planner.add(chain, _moved(chain, by_name))
+            planner.add(chain, _relaid(chain, by_name))
+        except PlanError:
+            raise
         except FusionError as error:
             if setting.options.on_error == "raise":
                 raise
@@ -70,24 +73,55 @@ class _Planner:
     rejections: list[Rejected]
     chains: list[ChainPlan] = field(default_factory=list)
     modules: dict[str, EmittedModule] = field(default_factory=dict)
-    names: dict[tuple[Chain, str], str] = field(default_factory=dict)
+    names: dict[tuple[Chain, ChainTile, str], str] = field(default_factory=dict)
 
-    def add(self, chain: Chain, moved: str) -> None:
-        """Decide on a chain and emit its module, equal chains once."""
-        tier = "eager" if self.setting.options.numerics == "eager" else "fp32"
-        refused = refusal(chain, self.setting, tier)
+    def add(self, chain: Chain, relaid: str) -> None:
+        """Decide on a chain, and emit its module where it is claimed, equal chains once."""
+        wanted = _of_plan(chain, self.setting)
+        tier = wanted.tier if wanted else "eager" if self.setting.options.numerics == "eager" else "fp32"
+        refused = _refusal(chain, self.setting, tier)
         if refused is not None:
             self.rejections.append(refused)
             return
-        kernel = self.names.setdefault((chain.signature(), tier), _name(len(self.names), chain))
-        decided = _decide(chain, self.setting, tier, kernel, moved)
-        if kernel not in self.modules:
-            action = partial(emit_chain, chain, decided.tile, name=kernel, tier=tier, why=decided.why)
-            self.modules[kernel] = translated(f"the emitter failed on {chain.name}", action, EmissionError)
+        tile = wanted.tile if wanted else chain_tile(chain, self.setting.device)
+        kernel = self.names.setdefault((chain.signature(), tile, tier), _name(len(self.names), chain))
+        decided = _decide(chain, self.setting, tile, tier, kernel, relaid)
+        if decided.claimed and kernel not in self.modules:
+            self.modules[kernel] = chain_module(decided)
         self.chains.append(decided)
 
 
-def refusal(chain: Chain, setting: Setting, tier: str) -> Rejected | None:
+def chain_module(planned: ChainPlan) -> EmittedModule:
+    """The module of a chain that was decided on, claimed or not.
+
+    Raises:
+        EmissionError: it cannot be emitted.
+    """
+    action = partial(emit_chain, planned.chain, planned.tile, name=planned.kernel, tier=planned.tier, why=planned.why)
+    return translated(f"the emitter failed on {planned.name}", action, EmissionError)
+
+
+def _of_plan(chain: Chain, setting: Setting) -> ChainPlan | None:
+    """What a plan made elsewhere says of a chain, its tile and tier held to what they may be.
+
+    Raises:
+        PlanError: they may not be that.
+    """
+    every = setting.given.chains if setting.given is not None else ()
+    wanted = next((each for each in every if each.chain.signature() == chain.signature()), None)
+    if wanted is None:
+        return None
+    if wanted.tier not in TIERS or TIERS.index(wanted.tier) > TIERS.index(setting.options.numerics):
+        allowed = f"numerics={setting.options.numerics!r}"
+        raise PlanError(f"{wanted.name}: the plan's tier {wanted.tier!r} is not allowed under {allowed}")
+    try:
+        check_tile(chain, wanted.tile)
+    except EmissionError as error:
+        raise PlanError(f"{wanted.name}: the plan's tile is illegal here: {error}") from error
+    return wanted
+
+
+def _refusal(chain: Chain, setting: Setting, tier: str) -> Rejected | None:
     """Why no kernel is made of a chain."""
     first = chain.ops[0].node
     for value in range(len(chain.inputs) + len(chain.ops)):
@@ -103,12 +137,12 @@ def refusal(chain: Chain, setting: Setting, tier: str) -> Rejected | None:
     return None
 
 
-def _decide(chain: Chain, setting: Setting, tier: str, kernel: str, moved: str) -> ChainPlan:
+def _decide(chain: Chain, setting: Setting, tile: ChainTile, tier: str, kernel: str, relaid: str) -> ChainPlan:
     before, after = chain_costs(chain, setting.device)
-    claimed, why = _claim(chain, setting, tier, before.us, after.us, moved)
+    claimed, why = _claim(chain, setting, tier, before.us, after.us, relaid)
     return ChainPlan(
         **{each.name: getattr(chain, each.name) for each in fields(Chain)},
-        tile=chain_tile(chain, setting.device),
+        tile=tile,
         tier=tier,
         claimed=claimed,
         why=why,
@@ -123,23 +157,20 @@ def _decide(chain: Chain, setting: Setting, tier: str, kernel: str, moved: str) 
 
 
 def _claim(
-    chain: Chain, setting: Setting, tier: str, before_us: float, after_us: float, moved: str
+    chain: Chain, setting: Setting, tier: str, before_us: float, after_us: float, relaid: str
 ) -> tuple[bool, str]:
-    """Whether a chain becomes a kernel of its own, and why. ``moved``: why Inductor may lay out its inputs in another
+    """Whether a chain becomes a kernel of its own, and why. ``relaid``: why Inductor may lay out its inputs in another
     way than the kernel reads them."""
     times = f"predicted {after_us:.1f} us in one kernel, {before_us:.1f} us op by op"
     beside = setting.options.rest == "inductor" and not accepted_with(setting.runnable, "interpreter")
-    wanted = setting.options.chains
     if isinstance(setting.runnable, Rejected):
         return False, f"{setting.runnable.reason}; {times}"
+    if beside and (relaid or tier == "eager"):
+        return False, f"{relaid or FLUSHED}; {times}"
     if setting.given is not None:
-        given = {each.chain.signature(): each.claimed for each in setting.given.chains}
-        return given.get(chain.signature(), False) and not (beside and (moved or tier == "eager")), "as planned"
-    if wanted == "never":
-        return False, f"chains='never'; {times}"
-    if beside and (moved or tier == "eager"):
-        return False, f"{moved or FLUSHED}; {times}"
-    if wanted == "always":
+        wanted = _of_plan(chain, setting)
+        return (wanted.claimed, "as planned") if wanted else (False, "the plan has no such chain")
+    if setting.options.chains == "always":
         return True, f"chains='always'; {times}"
     if beside:
         return False, f"Inductor fuses it too, as fast as the memory allows; {times}"
@@ -148,7 +179,7 @@ def _claim(
     return (True, times) if after_us < before_us else (False, f"no gain: {times}")
 
 
-def _moved(chain: Chain, by_name: Mapping[str, fx.Node]) -> str:
+def _relaid(chain: Chain, by_name: Mapping[str, fx.Node]) -> str:
     """The input, if any, of which Inductor may change the strides."""
     for operand in chain.inputs:
         node = by_name[operand.node]

@@ -16,10 +16,11 @@ from torch import fx
 from fusioncc.chain import CONSTANT, REDUCTIONS, Argument, Op
 from fusioncc.codegen import pointwise
 from fusioncc.codegen.pointwise_dtypes import EIGHTS
-from fusioncc.graph import CASTS, DTYPE_NAMES, aten, dtype_of, is_static, tensor
+from fusioncc.graph import CASTS, COPIES, DTYPE_NAMES, aten, dtype_of, is_static, tensor
 
 FILLS: dict[Any, int] = {aten.full.default: 1, aten.full_like.default: 1, aten.scalar_tensor.default: 0}
 """Ops that make a tensor of one constant, and which of their arguments that is."""
+ALIASES = COPIES - {aten.clone.default}
 FILLED = {aten.zeros_like.default: 0, aten.ones_like.default: 1}
 ALPHA, DTYPE = Argument(None, "1", "alpha"), Argument(None, "None", "dtype")
 """Arguments of sums and of reductions that are left at their defaults."""
@@ -61,6 +62,8 @@ def refusal(node: fx.Node) -> str:
     """Why a node is no op of a chain; empty where it is one."""
     if is_fill(node):
         return "a constant is made where it is read"
+    if node.target in ALIASES:
+        return "it makes no tensor of its own"
     if node.target is operator.getitem:
         made = node.args[0]
         return refusal(made) if isinstance(made, fx.Node) and made.target in COMPOSITES else "it takes a list apart"

@@ -7,7 +7,7 @@ in the tier ``eager`` every op rounds as eager would.
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from fusioncc.chain import Chain, ChainTile
+from fusioncc.chain import Chain, ChainTile, Op
 from fusioncc.codegen import pointwise
 from fusioncc.codegen.chain_check import TORCH, check_sections, numbered
 from fusioncc.codegen.chain_ops import EXTREMES, LARGER, ChainOps, Value, bare
@@ -18,6 +18,15 @@ from fusioncc.codegen.module import IMPORTS, LANGUAGE
 from fusioncc.errors import EmissionError
 
 CHAIN_TIERS = ("eager", "fp32")
+MAX_TILE = 2**16
+"""Most elements of a tile."""
+NARROW = ("bf16", "fp16", "fp8e4m3", "fp8e5m2", "int8", "uint8", "bool")
+"""Dtypes of results that round far more away than approximations of fp32 do."""
+WHOLE = ("int8", "uint8", "int16", "int32", "int64", "bool")
+JUMPS = ("ceil", "floor", "floor_divide", "fmod", "frac", "remainder", "round", "sgn", "sign", "trunc")
+"""Ops, beside those with results in ``WHOLE`` dtypes, of which a last place of an operand decides the result; and"""
+QUOTIENTS = ("div", "floor_divide", "fmod", "pow", "reciprocal", "remainder", "true_divide")
+"""ops that make exact quotients."""
 IN_ORDER = ("aten.sum.dim_IntList", "aten.mean.dim")
 """Reductions whose result depends on the order of the additions."""
 LIBDEVICE = "from triton.language.extra import libdevice\n"
@@ -36,6 +45,23 @@ def check_chain(chain: Chain, tier: str) -> None:
         raise EmissionError(f"{summed.node} adds up rows in an order of its own: not the bits of eager")
 
 
+def check_tile(chain: Chain, tile: ChainTile) -> None:
+    """What a plan edited by hand may hold.
+
+    Raises:
+        EmissionError: the tile has no emitted form for this chain.
+    """
+    space = space_of(chain)
+    flat = len(space.sizes) == 1 and not chain.by_rows
+    blocks = (tile.block_n,) if flat else (tile.block_m, tile.block_n)
+    if flat != (tile.block_m == 0) or any(block < 1 or block & (block - 1) for block in blocks):
+        raise EmissionError("the sides of a chain's tile are powers of two, block_m is 0 where it has one dimension")
+    if tile.num_warps not in (1, 2, 4, 8, 16) or max(1, tile.block_m) * tile.block_n > MAX_TILE:
+        raise EmissionError(f"num_warps is a power of two up to 16, a chain's tile has at most {MAX_TILE} elements")
+    if chain.by_rows and tile.block_n < space.sizes[-1]:
+        raise EmissionError(f"block_n {tile.block_n} does not hold a row of {space.sizes[-1]} elements")
+
+
 def emit_chain(chain: Chain, tile: ChainTile, *, name: str, tier: str, why: str) -> EmittedModule:
     """The Triton module of a chain.
 
@@ -48,6 +74,7 @@ def emit_chain(chain: Chain, tile: ChainTile, *, name: str, tier: str, why: str)
         EmissionError: the chain has no emitted form in this tier.
     """
     check_chain(chain, tier)
+    check_tile(chain, tile)
     return _Writer(chain, tile, name, tier, " ".join(why.split())).emitted()
 
 
@@ -85,8 +112,8 @@ class _Writer:
 
     def emitted(self) -> EmittedModule:
         kernel = "\n".join(self._kernel()) + "\n"
-        functions = [*self._reducers(kernel), *pointwise.helpers(kernel), kernel]
-        functions = list(map(pointwise.fast, functions)) if self._fast else functions
+        called = pointwise.fast(kernel) if self._fast else (*pointwise.helpers(kernel), kernel)
+        functions = [*self._reducers(kernel), *called]
         libdevice = LIBDEVICE * any("libdevice." in each for each in functions)
         exact = self.tier == "eager" and bool(libdevice)
         sections = [
@@ -111,9 +138,11 @@ class _Writer:
 
     @property
     def _fast(self) -> bool:
-        """Whether approximations of fp32 are far below the rounding of every result."""
-        narrow = ("bf16", "fp16", "fp8e4m3", "fp8e5m2", "int8", "uint8", "bool")
-        return self.tier == "fp32" and all(self.chain.dtype_of(each.value) in narrow for each in self.chain.results)
+        """Whether approximations of fp32 are far below the rounding of every result: there is none that jumps where a
+        quotient is exact."""
+        narrow = all(self.chain.dtype_of(each.value) in NARROW for each in self.chain.results)
+        jumps = any(_stem(op) in JUMPS or op.dtype in WHOLE for op in self.chain.ops)
+        return self.tier == "fp32" and narrow and not (jumps and any(_stem(op) in QUOTIENTS for op in self.chain.ops))
 
     @property
     def _tiles_a_row(self) -> int:
@@ -181,11 +210,8 @@ class _Writer:
     def _stores(self) -> list[str]:
         lines = []
         for at, (name, result) in enumerate(zip(self.outputs, self.chain.results, strict=True)):
-            along = self._along(len(self.chain.inputs) + at)
-            if self.chain.by_rows and self.chain.shape_of(result.value)[-1:] == (1,) != self.chain.shape[-1:]:
-                along = (True, False)
-            else:
-                along = (not self.flat, True)
+            whole = self.chain.shape_of(result.value)[-1:] == self.chain.shape[-1:]
+            along = (not self.flat, whole or not self.chain.by_rows)
             made = self.values[result.value]
             value = made.source if made.cast else pointwise.stored(made.source, self.chain.dtype_of(result.value))
             address = self._address(f"{name}_ptr", len(self.chain.inputs) + at)
@@ -210,10 +236,9 @@ class _Writer:
     def _mask(self, along: tuple[bool, bool], load: bool = False) -> str:
         if self.flat:
             return ", mask=inside" * along[1]
-        rows, cols = along[0], along[1] and self.ragged
-        if rows and (cols or (along[1] and not self.ragged)):
+        if all(along):
             return ", mask=inside"
-        return ", mask=rows[:, None] < M" * rows + ", mask=cols[None, :] < N" * (cols and not rows)
+        return ", mask=rows[:, None] < M" * along[0] + ", mask=cols[None, :] < N" * (along[1] and self.ragged)
 
     def _header(self) -> list[str]:
         lines = [f'"""{self.name}: a chain of {len(self.chain.ops)} ops, tier {self.tier}.', ""]
@@ -273,3 +298,8 @@ def _term(index: str, stride: int) -> str:
 
 def _tuple(items: list[str]) -> str:
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+
+
+def _stem(op: Op) -> str:
+    """The name of an op without namespace and overload."""
+    return op.target.split(".")[1]

@@ -1,10 +1,9 @@
 """The self-check of a chain's module: random operands, the same ops in eager and in fp64, bounds, guards, timing."""
 
-from fusioncc.chain import CONSTANT, Chain, Op
+from fusioncc.chain import CASTS, CONSTANT, Chain, Op
 from fusioncc.codegen.chain_space import Space
 from fusioncc.codegen.lines import call, indented, returned
 
-CASTS = ("prims.convert_element_type.default", "aten._to_copy.default", "aten.to.dtype")
 TORCH = {
     "bf16": "torch.bfloat16",
     "fp16": "torch.float16",

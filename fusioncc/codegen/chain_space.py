@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from fusioncc.chain import Chain
 
-INT32_ELEMENTS = 2**31
-"""Offsets from here on need 64 bits."""
+INT32_ELEMENTS = 2**31 - 2**20
+"""Offsets from here on need 64 bits: the last tile may begin in front of them and end beyond 2**31."""
 
 
 @dataclass(frozen=True)

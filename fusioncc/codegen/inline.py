@@ -67,5 +67,5 @@ def _joins(tile: MainTile) -> Part:
         saved = tile.context.saved(low_rank.branch.down)
         if saved is not None and low_rank.branch == tile.context.first_branch(low_rank.branch.down):
             body += part("if col_block == 0:") + low_rank.save(saved, tile.write_rows).indented()
-        body += low_rank.join(tile.read_cols, bias=True, opens=False, acc=tile.acc)
+        body += low_rank.join(tile.read_cols, bias=True, opens=False)
     return body

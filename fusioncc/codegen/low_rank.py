@@ -159,12 +159,12 @@ class LowRankTile:
         cast = "" if bias.dtype == "fp32" else ".to(tl.float32)"
         return part(load + cast, params=(self.context.pointer(f"{name}_ptr", bias), stride, *self.bounds))
 
-    def join(self, cols: Axis, *, bias: bool, opens: bool, acc: str = "acc") -> Part:
+    def join(self, cols: Axis, *, bias: bool, opens: bool) -> Part:
         """``acc += scale * y @ b``, or ``acc =`` that where it ``opens``; ``bias`` adds the down member's."""
         tile = self._tile(f"b{self.tail}", self.up, (self.axis, cols), ())
-        names = (self.y, f"b{self.tail}", acc)
+        names = (self.y, f"b{self.tail}", "acc")
         joined = (
-            part(f"{acc} += tl.sum({self._fp32_b} * tl.trans({self.y}), 1, keep_dims=True)")
+            part(f"acc += tl.sum({self._fp32_b} * tl.trans({self.y}), 1, keep_dims=True)")
             if self.tile.one_row
             else part(*dot(*names, self._join_product, self.tile.swap_operands, opens=opens), params=self._x())
         )

@@ -24,18 +24,6 @@ class MainTile:
     context: Context
     pool: Pool
     main: int
-    beside: tuple[int, ...] = ()
-    """The main members whose tiles the program computes together, this one among them; none: it alone."""
-
-    @property
-    def tail(self) -> str:
-        """Suffix that tells its names from those of the tiles beside it."""
-        return Context.tail(self.main, self.beside).removeprefix("_")
-
-    @property
-    def acc(self) -> str:
-        """Name of the accumulator."""
-        return f"acc{self.tail}"
 
     @property
     def member(self) -> Member:
@@ -47,16 +35,11 @@ class MainTile:
 
     @property
     def low_ranks(self) -> tuple[LowRankTile, ...]:
-        mains = self.beside or (self.main,)
-        branches = tuple(branch for main in mains for branch in self.context.group.branches_of(main))
-        return tuple(
-            each for each in low_ranks(self.context, branches, self.pool.tile) if each.branch.main == self.main
-        )
+        return low_ranks(self.context, self.context.group.branches_of(self.main), self.pool.tile)
 
     @property
     def n(self) -> Param:
-        first = self.context.member(self.beside[0]) if self.beside else self.member
-        return constant("N", self.member.n, f"{self.context.expression(first.weight)}.shape[1]")
+        return constant("N", self.member.n, f"{self.context.expression(self.member.weight)}.shape[1]")
 
     @property
     def read_rows(self) -> Axis:
@@ -82,9 +65,9 @@ class MainTile:
     def w(self) -> Tile | DescriptorTile:
         if self.pool.tile.tma:
             sizes, starts = ("K", "N"), ("k", "col_block * BLOCK_N")
-            return self._described(f"w{self.tail}", self.member.weight, ("K", "N"), sizes, starts)
+            return self._described("w", self.member.weight, ("K", "N"), sizes, starts)
         axes = (self.loop.axis, self.read_cols)
-        return self.context.tile(f"w{self.tail}", self.member.weight, axes, self._swap, self.loop.bounds)
+        return self.context.tile("w", self.member.weight, axes, self._swap, self.loop.bounds)
 
     @property
     def out(self) -> Tile | DescriptorTile:
@@ -127,23 +110,22 @@ class MainTile:
     def zero(self) -> Part:
         letters = ("N", "K" if self.pool.tile.one_row else "M") if self._swap else ("M", "N")
         shape = ", ".join(f"BLOCK_{letter}" for letter in letters)
-        zeros = part(f"{self.acc} = tl.zeros(({shape}), tl.float32)", params=block_constants(self.pool.tile, *letters))
+        zeros = part(f"acc = tl.zeros(({shape}), tl.float32)", params=block_constants(self.pool.tile, *letters))
         return zeros + self.correction()
 
     def correction(self) -> Part:
         """Where the product is compensated: what the accumulator has lost so far."""
-        return part(f"{self.acc}_lost = tl.zeros_like({self.acc})") if self._product.compensated else Part()
+        return part("acc_lost = tl.zeros_like(acc)") if self._product.compensated else Part()
 
     def accumulate(self) -> Part:
         """``acc += x @ w``; a tile of one row leaves the sum along K to :meth:`settled`."""
         if self.pool.tile.one_row:
-            dtypes = (self.context.group.lhs.dtype, self.member.weight.dtype)
-            return part(multiply_add("x", f"w{self.tail}", self.acc, *dtypes))
-        return part(*dot("x", f"w{self.tail}", self.acc, self._product, self._swap))
+            return part(multiply_add("x", "w", "acc", self.context.group.lhs.dtype, self.member.weight.dtype))
+        return part(*dot("x", "w", "acc", self._product, self._swap))
 
     def settled(self) -> Part:
         """Behind the K loop ``acc`` is the product."""
-        return part(f"{self.acc} = tl.sum({self.acc}, 1, keep_dims=True)") if self.pool.tile.one_row else Part()
+        return part("acc = tl.sum(acc, 1, keep_dims=True)") if self.pool.tile.one_row else Part()
 
     @property
     def helpers(self) -> tuple[str, ...]:
@@ -172,17 +154,13 @@ class MainTile:
 
     def epilogue(self) -> Part:
         """Biases in fp32, one rounding, the store."""
-        body, out = self.biased(), self.out
+        body = self._add_bias("bias", self.member.bias, 1.0)
+        for low_rank in self.low_ranks:
+            body += self._add_bias(f"b_bias{low_rank.tail}", low_rank.up.bias, low_rank.up.bias_scale)
+        out = self.out
         if isinstance(out, DescriptorTile) and self.pool.tile.epilogue_subtiles > 1:
             return body + self._store_in_parts(out, self.pool.tile.epilogue_subtiles)
         return body + out.setup() + out.store(self._rounded("acc"))
-
-    def biased(self) -> Part:
-        """The accumulator with all biases added."""
-        body = self._add_bias(f"bias{self.tail}", self.member.bias, 1.0)
-        for low_rank in self.low_ranks:
-            body += self._add_bias(f"b_bias{low_rank.tail}", low_rank.up.bias, low_rank.up.bias_scale)
-        return body
 
     def _store_in_parts(self, out: DescriptorTile, parts: int) -> Part:
         """The accumulator halved until there are so many ``parts``, each stored by itself."""
@@ -254,7 +232,7 @@ class MainTile:
         factor = () if scale == 1.0 else (constant(f"{name.upper()}_SCALE", scale),)
         return part(
             f"{name} = tl.load({name}_ptr + {self.read_cols.index} * {stride.name}){cast}",
-            f"{self.acc} += {name}{spread}" + "".join(f" * {param.name}" for param in factor),
+            f"acc += {name}{spread}" + "".join(f" * {param.name}" for param in factor),
             params=(self.context.pointer(f"{name}_ptr", bias), stride, *factor),
         )
 

@@ -21,7 +21,7 @@ from fusioncc.codegen.pointwise_dtypes import (
     stored,
     value_of,
 )
-from fusioncc.codegen.pointwise_functions import fast, helpers, uses_libdevice
+from fusioncc.codegen.pointwise_functions import fast, helpers
 from fusioncc.codegen.pointwise_table import TABLE
 
 __all__ = [
@@ -36,7 +36,6 @@ __all__ = [
     "refusal",
     "rounded",
     "stored",
-    "uses_libdevice",
 ]
 _NAME = re.compile(r"\w+")
 

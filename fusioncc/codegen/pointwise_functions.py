@@ -234,26 +234,26 @@ def helpers(source: str) -> tuple[str, ...]:
     return tuple(body for name, body in FUNCTIONS.items() if name in wanted)
 
 
-_DIVIDE = """    # As IEEE has it; Triton's own fp32 division is approximate.
-    if a.dtype == tl.float64:
-        return a / b
-    else:
-        return tl.div_rn(a, b)
+_NEAR = {"libdevice.exp(": "tl.exp(", "libdevice.rsqrt(": "tl.rsqrt(", "divide(": "near_divide("}
+_NEAR_DIVIDE = """@triton.jit
+def near_divide(a, b):
+    # Within 2 units in the last place.
+    return a / b
 """
-_FAST = {"libdevice.exp(": "tl.exp(", "libdevice.rsqrt(": "tl.rsqrt(", _DIVIDE: "    return a / b\n"}
 
 
-def fast(source: str) -> str:
-    """``source`` of expressions and device functions with the card's own approximations of fp32, within 2 units in the
-    last place: for results of 16 bits or fewer, which round far more away."""
-    for exact, near in _FAST.items():
-        source = source.replace(exact, near)
+def fast(kernel: str) -> tuple[str, ...]:
+    """A kernel behind the device functions that it calls, with the card's own approximations of fp32, within 2 units in
+    the last place: for results of 16 bits or fewer, which round far more away."""
+    sources = [source for name, source in FUNCTIONS.items() if source in helpers(kernel) and name != "divide"]
+    near = [_near(source) for source in (*sources, kernel)]
+    return (*([_NEAR_DIVIDE] if any("near_divide(" in source for source in near) else []), *near)
+
+
+def _near(source: str) -> str:
+    for exact, near in _NEAR.items():
+        source = re.sub(rf"(?<![\w.]){re.escape(exact)}", near, source)
     return source
-
-
-def uses_libdevice(source: str) -> bool:
-    """Whether an expression needs ``libdevice``, itself or in a device function that it calls."""
-    return any("libdevice." in each for each in (source, *helpers(source)))
 
 
 def _called(source: str) -> set[str]:

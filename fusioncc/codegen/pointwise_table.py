@@ -8,6 +8,7 @@ or a function of the call.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fusioncc.chain import CASTS
 from fusioncc.codegen import pointwise_rules as rules
 from fusioncc.codegen.pointwise_call import Call, Refused
 from fusioncc.codegen.pointwise_dtypes import category
@@ -65,7 +66,6 @@ LIBDEVICE = (
 COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 BITWISE = {"and": "&", "or": "|", "xor": "^"}
 COPIES = ("aten.clone.default", "aten.alias.default", "aten.detach.default", "aten.lift_fresh_copy.default")
-CASTS = ("prims.convert_element_type.default", "aten._to_copy.default", "aten.to.dtype")
 NEVER = _everywhere("({a} != {a})", compares=True)
 CLAMP = Rule(rules.clamp, rules.clamp)
 LEAST, MOST = Rule("at_least({a}, {B})", "at_least({a}, {b})"), Rule("at_most({a}, {B})", "at_most({a}, {b})")

@@ -147,6 +147,6 @@ def joined(tile: MainTile, low_rank: LowRankTile, splits: dict[int, int], *, ope
     else:
         read = low_rank.load_slices(tile.context.slices(down, splits[down]), tile.read_rows) + low_rank.load_bias()
     if not low_rank.stepped:
-        return read + low_rank.join(tile.read_cols, bias=saved is None, opens=opens, acc=tile.acc)
+        return read + low_rank.join(tile.read_cols, bias=saved is None, opens=opens)
     opened = tile.zero() if opens else Part()
-    return opened + low_rank.steps(read + low_rank.join(tile.read_cols, bias=saved is None, opens=False, acc=tile.acc))
+    return opened + low_rank.steps(read + low_rank.join(tile.read_cols, bias=saved is None, opens=False))

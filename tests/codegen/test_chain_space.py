@@ -7,7 +7,7 @@ import pytest
 from fusioncc.autotune.chain_tile import chain_tile
 from fusioncc.chain import Argument, Chain, Op, Result
 from fusioncc.codegen.chain import emit_chain
-from fusioncc.codegen.chain_space import Space, space_of
+from fusioncc.codegen.chain_space import INT32_ELEMENTS, Space, space_of
 from fusioncc.device import get_device
 from fusioncc.group import Operand
 
@@ -93,7 +93,7 @@ def test_a_tensor_with_gaps_and_one_that_repeats() -> None:
 
 # Large tensors.
 
-EDGE = 2**31
+EDGE = INT32_ELEMENTS
 ROW = 4096
 
 
@@ -114,7 +114,7 @@ def is_wide(value: Chain) -> bool:
 
 
 @pytest.mark.parametrize("extra", [0, 1])
-def test_elements_from_2_to_the_31_need_64_bits(extra: int) -> None:
+def test_elements_near_2_to_the_31_need_64_bits(extra: int) -> None:
     assert is_wide(chain(plain(EDGE - 1 + extra))) == bool(extra)
     rows = EDGE // ROW - 1 + extra
     assert is_wide(chain(plain(rows, ROW), plain(ROW))) == bool(extra)

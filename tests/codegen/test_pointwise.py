@@ -14,7 +14,7 @@ import pytest
 import torch
 from _pytest.mark.structures import ParameterSet
 
-from fusioncc.codegen.pointwise import Term, expression, helpers, refusal, rounded, stored, uses_libdevice
+from fusioncc.codegen.pointwise import Term, expression, fast, helpers, refusal, rounded, stored
 from fusioncc.codegen.pointwise_table import TABLE
 from fusioncc.runtime.interpreter import mended
 from fusioncc.runtime.load import load
@@ -238,8 +238,16 @@ def test_helpers_are_ordered_and_told_once() -> None:
     source = expression("aten.silu_backward.default", [Term("g", "bf16"), Term("x", "bf16")], "bf16", exact=True)
     names = [each.split("def ")[1].split("(")[0] for each in helpers(source + source)]
     assert names == ["divide", "reciprocal", "negated", "sigmoid", "silu_backward"]
-    assert uses_libdevice(source)
-    assert not uses_libdevice("reciprocal(x)")
+
+
+def test_the_approximations_of_the_card() -> None:
+    source = expression("aten.silu.default", [Term("x", "bf16")], "bf16", exact=False)
+    *functions, kernel = fast(f"y = {source}")
+    text = "".join([*functions, kernel])
+    assert [each.split("def ")[1].split("(")[0] for each in functions] == ["near_divide", "negated", "silu"]
+    assert "tl.exp(" in text
+    assert "libdevice" not in text
+    assert "div_rn" not in text
 
 
 def test_dtypes() -> None:
