@@ -6,6 +6,7 @@ Each emitted module checks itself: RMS error and maximum against eager's own, gu
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 import torch
@@ -85,17 +86,39 @@ def test_every_schedule_is_right(kind: str, dtype: str, shape: tuple[int, int, i
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("layout", "bias", "scales"), [("nk", False, 1), ("kn", True, 1), ("nk", True, 0)])
 def test_every_combination_is_right(
-    kind: str, dtype: str, rank: int, shape: tuple[int, int, int], layout: str, bias: bool, scales: int
+    kind: str,
+    dtype: str,
+    rank: int,
+    shape: tuple[int, int, int],
+    layout: str,
+    bias: bool,
+    scales: int,
+    record_property: Callable[[str, object], None],
 ) -> None:
+    """``--junitxml`` keeps how the errors compare with eager's: the largest ratio of three seeds."""
     odd, wide = shape[1] % 8 != 0 or shape[2] % 8 != 0, dtype not in ("bf16", "fp16")
-    is_right(layer(dtype, *shape, rank, layout, bias, scales), kind, may_spill=odd and wide and rank >= 64)
+    module = is_right(layer(dtype, *shape, rank, layout, bias, scales), kind, may_spill=odd and wide and rank >= 64)
+    rms, worst = map(max, zip(*(ratios(module, module.draw(seed)) for seed in range(3)), strict=True))
+    record_property("rms_ratio", rms)
+    record_property("max_ratio", worst)
 
 
-def is_right(value: Group, kind: str, *, may_spill: bool = False) -> None:
+def is_right(value: Group, kind: str, *, may_spill: bool = False) -> ModuleType:
+    """The module, whose own check has nothing to say."""
     emitted = module_of(value, kind, may_spill=may_spill)
     module = load(emitted.name, emitted.source)
     for seed in range(3):
         assert module.check(module.draw(seed)) == ""
+    return module
+
+
+def ratios(module: ModuleType, operands: list[torch.Tensor]) -> tuple[float, float]:
+    """RMS and largest error of the first result, over eager's own; 1 where neither errs."""
+    exact = module.eager(*(operand.double() for operand in operands))[0]
+    plain, result = module.eager(*operands)[0], module.launch(*operands)[0]
+    ours, theirs = module.deviation(result, exact), module.deviation(plain.to(result.dtype), exact)
+    first, second = (own / other if other else 1.0 + (own > 0) for own, other in zip(ours, theirs, strict=True))
+    return first, second
 
 
 BUNDLES = {
