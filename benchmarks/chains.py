@@ -106,8 +106,9 @@ def farthest(outputs: Tensors, exact: Tensors) -> float:
 def of_plan(function: Function, known: Row) -> str:
     """Why a compiled function is not one kernel; else its bytes and its kernel are noted."""
     (plan,) = fusioncc.plan_of(function)
-    if len(plan.chains) != 1 or not plan.chains[0].insertion:
-        reasons = [each.why for each in plan.chains] + [each.reason for each in plan.rejections] + [plan.fallback]
+    whole = len(plan.chains) == 1 and plan.chains[0].after.bytes == known["copied_bytes"]
+    if not whole or not plan.chains[0].insertion:
+        reasons = [each.reason for each in plan.rejections] + [each.why for each in plan.chains] + [plan.fallback]
         return next(filter(None, reasons), f"{len(plan.chains)} chains")
     (chain,) = plan.chains
     known |= {

@@ -12,6 +12,8 @@ from fusioncc.operand import DTYPE_BYTES, Operand
 
 REDUCTIONS = ("aten.sum.dim_IntList", "aten.mean.dim", "aten.amax.default", "aten.amin.default")
 """Overloads that reduce along dimensions; in a chain along the last one, which stays with size 1."""
+IN_ORDER = ("aten.sum.dim_IntList", "aten.mean.dim")
+"""Reductions whose result depends on the order of the additions."""
 CASTS = ("prims.convert_element_type.default", "aten._to_copy.default", "aten.to.dtype")
 """Overloads that only change the dtype."""
 CONSTANT = "aten.full.default"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import fx
 
-from fusioncc.chain import REDUCTIONS
+from fusioncc.chain import IN_ORDER, REDUCTIONS
 from fusioncc.decision import Rejected
 from fusioncc.graph import is_mutation, product, tensor
 from fusioncc.passes.read_ops import ALIASES, COMPOSITES, is_fill, origin_of, refusal
@@ -49,15 +49,17 @@ class FoundChains:
     rejections: tuple[Rejected, ...]
 
 
-def find_chains(graph: fx.Graph, taken: Iterable[Collection[fx.Node]] = ()) -> FoundChains:
-    """The chains of a functional graph. ``taken`` are the nodes of each fused group, which no chain may contain."""
-    return _Search(graph, taken).run()
+def find_chains(graph: fx.Graph, taken: Iterable[Collection[fx.Node]] = (), *, exact: bool = False) -> FoundChains:
+    """The chains of a functional graph. ``taken`` are the nodes of each fused group, which no chain may contain;
+    ``exact`` chains have the bits of eager, and so hold no sum along rows."""
+    return _Search(graph, taken, exact).run()
 
 
 @dataclass
 class _Search:
     graph: fx.Graph
     taken: Iterable[Collection[fx.Node]]
+    exact: bool
     of: dict[fx.Node, NodeSet] = field(default_factory=dict)
     wide: dict[NodeSet, None] = field(default_factory=dict)
     """Sets of several nodes."""
@@ -90,7 +92,7 @@ class _Search:
                 self.wide[found], self.refused[node] = None, ""
             if found.fixed or part:
                 continue
-            self.refused[node] = refusal(node) or _no_space(node)
+            self.refused[node] = refusal(node) or _no_space(node) or (SUMMED if self.exact and _sums(node) else "")
             found.fixed = bool(self.refused[node])
             if not found.fixed:
                 found.shape, found.rows = _space(node)
@@ -192,6 +194,7 @@ def _is_within(node: fx.Node, inside: Collection[fx.Node]) -> bool:
     return node in inside or (is_fill(node) and all(user in inside for user in node.users))
 
 
+SUMMED = "the tier 'eager' has no sum along rows, whose order would be another than eager's"
 LIMITS = (
     f"a chain has at most {MAX_OPS} ops",
     f"a chain reads and writes at most {MAX_TENSORS} tensors",
@@ -218,6 +221,11 @@ def _is_elementwise(node: fx.Node) -> bool:
         return False
     reduces = node.target in COMPOSITES or str(node.target) in REDUCTIONS
     return reduces or torch.Tag.pointwise in getattr(node.target, "tags", ())
+
+
+def _sums(node: fx.Node) -> bool:
+    """Whether a node adds up rows."""
+    return node.target in COMPOSITES or str(node.target) in IN_ORDER
 
 
 def _space(node: fx.Node) -> tuple[tuple[int, ...], int]:

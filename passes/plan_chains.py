@@ -48,7 +48,7 @@ def plan_chains(graph: fx.Graph, setting: Setting, taken: Iterable[Collection[fx
     backward = any(node.op == "placeholder" and node.name.startswith("tangents_") for node in graph.nodes)
     if backward or setting.options.chains == "never":
         return PlannedChains((), {}, ())
-    found = find_chains(graph, taken)
+    found = find_chains(graph, taken, exact=setting.options.numerics == "eager")
     by_name = {node.name: node for node in graph.nodes}
     order = {node: at for at, node in enumerate(graph.nodes)}
     planner = _Planner(setting, list(found.rejections))

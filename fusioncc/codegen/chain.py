@@ -7,7 +7,7 @@ in the tier ``eager`` every op rounds as eager would.
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from fusioncc.chain import Chain, ChainTile, Op
+from fusioncc.chain import IN_ORDER, Chain, ChainTile, Op
 from fusioncc.codegen import pointwise
 from fusioncc.codegen.chain_check import TORCH, check_sections, numbered
 from fusioncc.codegen.chain_ops import EXTREMES, LARGER, ChainOps, Value, bare
@@ -27,8 +27,6 @@ JUMPS = ("ceil", "floor", "floor_divide", "fmod", "frac", "remainder", "round", 
 """Ops, beside those with results in ``WHOLE`` dtypes, of which a last place of an operand decides the result; and"""
 QUOTIENTS = ("div", "floor_divide", "fmod", "pow", "reciprocal", "remainder", "true_divide")
 """ops that make exact quotients."""
-IN_ORDER = ("aten.sum.dim_IntList", "aten.mean.dim")
-"""Reductions whose result depends on the order of the additions."""
 LIBDEVICE = "from triton.language.extra import libdevice\n"
 
 

@@ -77,11 +77,20 @@ def test_a_tensor_whose_elements_share_memory_is_no_result() -> None:
     assert all("detach" not in found for found in chains_of(graph))
 
 
-def test_reductions_in_the_eager_tier_are_refused_by_name() -> None:
-    plan = planned(lambda x: (x * 2).softmax(-1), torch.empty(4, 8), numerics="eager")
-    assert not plan.chains
-    (rejected,) = (each for each in plan.rejections if each.rule == "chain_emission")
-    assert "adds up rows in an order of its own" in rejected.reason
+def test_sums_along_rows_are_no_members_in_the_eager_tier() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2 + 1).softmax(-1) * 3 - x.amax(-1, keepdim=True)
+
+    plan = planned(function, torch.empty(4, 8), numerics="eager")
+    assert [[op.target.split(".")[1] for op in chain.ops] for chain in plan.chains] == [
+        ["mul", "add"],
+        ["mul", "amax", "sub"],
+    ]
+    (rejected,) = plan.rejections
+    assert (rejected.rule, rejected.node) == ("chain_op", "_softmax")
+    assert "no sum along rows" in rejected.reason
+    (whole,) = planned(function, torch.empty(4, 8)).chains
+    assert whole.by_rows
 
 
 # The figures of the design.
