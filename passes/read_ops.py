@@ -58,8 +58,17 @@ def is_fill(node: fx.Node) -> bool:
     return fits and isinstance(_fill(node), bool | int | float)
 
 
+@functools.cache
+def _has_form(target: Any) -> bool:
+    """Whether nodes with this target may be ops of a chain; most of a graph's are not, and are asked nothing more."""
+    special = target in COMPOSITES or target is operator.getitem or target in FILLS or target in FILLED
+    return special or target in ALIASES or str(target) in (*REDUCTIONS, *pointwise.TABLE)
+
+
 def refusal(node: fx.Node) -> str:
     """Why a node is no op of a chain; empty where it is one."""
+    if node.op != "call_function" or not _has_form(node.target):
+        return f"{node.target} has no expression"
     if is_fill(node):
         return "a constant is made where it is read"
     if node.target in ALIASES:

@@ -26,6 +26,7 @@ from fusioncc.codegen.pointwise_table import TABLE
 
 __all__ = [
     "EIGHTS",
+    "TABLE",
     "Term",
     "constant",
     "expression",

@@ -89,7 +89,7 @@ def test_members_that_depend_on_each_other_are_chosen_by_what_they_save() -> Non
     plan = planned(function, w=(K, 64), w2=(K, 4096), w3=(K, 64))
     (group,) = plan.groups
     assert group.name == "g1"
-    (rejection,) = plan.rejections
+    (rejection,) = (each for each in plan.rejections if each.rule != "chain_op")  # the sum over everything
     assert (rejection.rule, rejection.node) == ("independent", "mm")
     assert "g0 (mm, mm_2) and g1 cannot all be fused" in rejection.reason
 
