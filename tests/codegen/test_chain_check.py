@@ -13,6 +13,7 @@ from fusioncc.codegen.chain import emit_chain
 from fusioncc.runtime.interpreter import interpreted_libdevice, mended
 from fusioncc.runtime.load import load
 from tests.passes.chain_graphs import Function
+from tests.shown import shown
 
 
 def module_of(function: Callable[..., Any], *args: torch.Tensor) -> ModuleType:
@@ -43,7 +44,7 @@ CHAINS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("name", shown(CHAINS, 4))
 def test_a_kernel_is_found_right(name: str) -> None:
     function, args = CHAINS[name]
     module = module_of(function, *args)

@@ -27,7 +27,7 @@ GROUPS: dict[str, Group] = {
 }
 
 
-@pytest.mark.parametrize("k_split", [1, 4])
+@pytest.mark.parametrize("k_split", [pytest.param(1, marks=pytest.mark.exhaustive), 4])
 @pytest.mark.parametrize("tile", [DOWN, SWAPPED], ids=["plain", "swapped"])
 @pytest.mark.parametrize("name", GROUPS)
 def test_columns(name: str, tile: TileConfig, k_split: int) -> None:

@@ -12,6 +12,7 @@ from fusioncc.pipeline import rewrite
 from tests.passes.doors import DOORS, inputs_of
 from tests.passes.models import K, N, lora, t, through_all
 from tests.passes.test_insertion import close, setting
+from tests.shown import shown
 
 WIDE = t(40, 2 * K)
 More = dict[str, torch.Tensor]
@@ -56,7 +57,7 @@ def test_gaps_that_inductor_may_close_are_refused(name: str) -> None:
     assert reason.startswith("Inductor may store this intermediate with other strides than (")
 
 
-@pytest.mark.parametrize("form", ["call", "visible"])
+@pytest.mark.parametrize("form", shown(["visible", "call"], 1))
 @pytest.mark.parametrize("name", KEPT)
 def test_what_stays_as_it_is_stored_is_fused(name: str, form: str) -> None:
     function, more = KEPT[name]

@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from tests.passes.models import K, M, N, R, X, lora, t, through_all
+from tests.shown import shown
 
 # name: function, rule, words of the reason as export's graph gives them
 MISSES: dict[str, tuple[Callable[..., Any], str, str]] = {
@@ -139,7 +140,7 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize("name", MISSES)
+@pytest.mark.parametrize("name", shown(MISSES, 11))
 def test_a_near_miss_is_left_alone_and_explained(name: str) -> None:
     function, rule, words = MISSES[name]
     found = through_all(lora(function, **MORE), X)

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from tests.passes.doors import DOORS, found_in
 from tests.passes.models import BF16, LORA, K, M, N, R, X, lora, shapes, t, through_all
+from tests.shown import shown
 
 # name: function, extra parameters, constant scale, number of tensor scales
 SCALES: dict[str, tuple[Callable[..., Any], dict[str, torch.Tensor], float, int]] = {
@@ -31,7 +32,7 @@ SCALES: dict[str, tuple[Callable[..., Any], dict[str, torch.Tensor], float, int]
 }
 
 
-@pytest.mark.parametrize("name", SCALES)
+@pytest.mark.parametrize("name", shown(SCALES, 5))
 def test_scale_wherever_it_stands(name: str) -> None:
     function, more, scale, tensors = SCALES[name]
     found = through_all(lora(function, **more), X)
