@@ -310,6 +310,11 @@ def trainable_inputs(graph: fx.Graph) -> frozenset[fx.Node]:
     return frozenset(marked.union(node for node, trainable in zip(inputs, recorded, strict=True) if trainable))
 
 
+def is_backward(graph: fx.Graph) -> bool:
+    """Whether a graph computes gradients."""
+    return any(node.op == "placeholder" and node.name.startswith("tangents_") for node in graph.nodes)
+
+
 def is_mutation(node: fx.Node) -> bool:
     """Whether a node writes to one of its arguments."""
     target = node.target

@@ -11,6 +11,7 @@ from fusioncc.config import Options
 from fusioncc.cost_models.launches import merged_weight
 from fusioncc.decision import Rejected
 from fusioncc.errors import PlanError
+from fusioncc.graph import is_backward
 from fusioncc.group import DTYPE_BYTES, Group
 from fusioncc.packing import PACKED, buffer_shape, places
 from fusioncc.passes.build_chains import build_chains
@@ -45,7 +46,7 @@ class Drafted:
 def find(graph: fx.Graph, options: Options) -> Found:
     """Groups of a functional ATen graph, of which some may exclude each other, and every refusal. Backward graphs give
     nothing."""
-    if any(node.op == "placeholder" and node.name.startswith("tangents_") for node in graph.nodes):
+    if is_backward(graph):
         return Found((), (Rejected("forward_only", "graph", "backward graphs are left as they are for now"),))
     gemms = canonicalize(graph)
     branches = find_branches(gemms)

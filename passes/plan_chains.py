@@ -4,7 +4,7 @@ Without Inductor every chain that is predicted to save time is claimed. Beside I
 itself and reaches what the memory gives, a chain of its own is left to it, unless the user asks.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
@@ -17,7 +17,7 @@ from fusioncc.codegen.launch import EmittedModule
 from fusioncc.cost_models.chain_cost import chain_costs
 from fusioncc.decision import Rejected, accepted_with
 from fusioncc.errors import EmissionError, FusionError, PlanError
-from fusioncc.graph import gaps_may_close, rows_may_be_padded
+from fusioncc.graph import gaps_may_close, is_backward, rows_may_be_padded
 from fusioncc.passes.find_chains import find_chains
 from fusioncc.passes.plan_groups import TIERS, Setting
 from fusioncc.passes.read_chains import read_chain
@@ -27,6 +27,8 @@ from fusioncc.seam import one_line, translated, warn
 FP8_CAPABILITY = {"fp8e4m3": 89, "fp8e5m2": 89}
 """First compute capability that converts to and from a dtype."""
 
+Claim = tuple[bool, str]
+"""Whether a chain becomes a kernel of its own, and why."""
 FLUSHED = "the tier 'eager' needs an option of the launch that Inductor does not pass on: denormal numbers stay"
 
 
@@ -45,8 +47,7 @@ def plan_chains(graph: fx.Graph, setting: Setting, taken: Iterable[Collection[fx
     Raises:
         FusionError: reading or emitting a chain failed; the message names it and the cause.
     """
-    backward = any(node.op == "placeholder" and node.name.startswith("tangents_") for node in graph.nodes)
-    if backward or setting.options.chains == "never":
+    if is_backward(graph) or setting.options.chains == "never":
         return PlannedChains((), {}, ())
     found = find_chains(graph, taken, exact=setting.options.numerics == "eager")
     by_name = {node.name: node for node in graph.nodes}
@@ -85,7 +86,8 @@ class _Planner:
             return
         tile = wanted.tile if wanted else chain_tile(chain, self.setting.device)
         kernel = self.names.setdefault((chain.signature(), tile, tier), _name(len(self.names), chain))
-        decided = _decide(chain, self.setting, tile, tier, kernel, relaid)
+        claim = partial(_claim, self.setting, wanted, tier, relaid)
+        decided = _decide(chain, self.setting, tile, tier, kernel, claim)
         if decided.claimed and kernel not in self.modules:
             self.modules[kernel] = chain_module(decided)
         self.chains.append(decided)
@@ -137,9 +139,11 @@ def _refusal(chain: Chain, setting: Setting, tier: str) -> Rejected | None:
     return None
 
 
-def _decide(chain: Chain, setting: Setting, tile: ChainTile, tier: str, kernel: str, relaid: str) -> ChainPlan:
+def _decide(
+    chain: Chain, setting: Setting, tile: ChainTile, tier: str, kernel: str, claim: Callable[[float, float], Claim]
+) -> ChainPlan:
     before, after = chain_costs(chain, setting.device)
-    claimed, why = _claim(chain, setting, tier, before.us, after.us, relaid)
+    claimed, why = claim(before.us, after.us)
     return ChainPlan(
         **{each.name: getattr(chain, each.name) for each in fields(Chain)},
         tile=tile,
@@ -157,10 +161,10 @@ def _decide(chain: Chain, setting: Setting, tile: ChainTile, tier: str, kernel: 
 
 
 def _claim(
-    chain: Chain, setting: Setting, tier: str, before_us: float, after_us: float, relaid: str
-) -> tuple[bool, str]:
-    """Whether a chain becomes a kernel of its own, and why. ``relaid``: why Inductor may lay out its inputs in another
-    way than the kernel reads them."""
+    setting: Setting, wanted: ChainPlan | None, tier: str, relaid: str, before_us: float, after_us: float
+) -> Claim:
+    """Whether a chain becomes a kernel of its own, and why. ``wanted``: what a plan made elsewhere says of it.
+    ``relaid``: why Inductor may lay out its inputs in another way than the kernel reads them."""
     times = f"predicted {after_us:.1f} us in one kernel, {before_us:.1f} us op by op"
     beside = setting.options.rest == "inductor" and not accepted_with(setting.runnable, "interpreter")
     if isinstance(setting.runnable, Rejected):
@@ -168,7 +172,6 @@ def _claim(
     if beside and (relaid or tier == "eager"):
         return False, f"{relaid or FLUSHED}; {times}"
     if setting.given is not None:
-        wanted = _of_plan(chain, setting)
         return (wanted.claimed, "as planned") if wanted else (False, "the plan has no such chain")
     if setting.options.chains == "always":
         return True, f"chains='always'; {times}"

@@ -185,7 +185,7 @@ class _Writer:
         lines = []
         for at, (name, operand) in enumerate(zip(self.inputs, self.chain.inputs, strict=True)):
             along = self._along(at)
-            load = f"tl.load({self._address(f'{name}_ptr', at)}{self._mask(along, load=True)})"
+            load = f"tl.load({self._address(f'{name}_ptr', at)}{self._mask(along)})"
             lines.append(f"{name} = {bare(pointwise.loaded(load, operand.dtype))}")
             self.values.append(Value(name, along))
         return lines
@@ -219,7 +219,7 @@ class _Writer:
     def _along(self, at: int) -> tuple[bool, bool]:
         """Whether a tensor differs along rows, and along columns."""
         strides = self.space.strides[at]
-        return (any(strides[:-1]), strides[-1] != 0) if not self.flat else (False, strides[0] != 0)
+        return any(strides[:-1]), strides[-1] != 0
 
     def _address(self, base: str, at: int) -> str:
         strides = self.space.strides[at]
@@ -231,7 +231,7 @@ class _Writer:
         terms = [_term(f"{index}[:, None]", step) for index, step in zip(leading, strides[:-1], strict=False)]
         return base + "".join([*terms, _term("cols[None, :]", strides[-1])])
 
-    def _mask(self, along: tuple[bool, bool], load: bool = False) -> str:
+    def _mask(self, along: tuple[bool, bool]) -> str:
         if self.flat:
             return ", mask=inside" * along[1]
         if all(along):

@@ -128,7 +128,6 @@ def _eager_op(op: Op, names: list[str], shape: str) -> tuple[str, ...]:
 
 def _constants(chain: Chain, space: Space, name: str, tier: str, interpreted: bool) -> list[str]:
     dtypes = {chain.dtype_of(value) for value in range(len(chain.inputs) + len(chain.ops))}
-    floats = {"fp32", "fp64"} & dtypes
     rms, worst = (1.1, 3.0) if dtypes & {"bf16", "fp16", "fp8e4m3", "fp8e5m2"} else (2.0, 4.0)
     size = chain.shape[space.outer] if chain.shape else 1
     count = 1
@@ -141,7 +140,7 @@ def _constants(chain: Chain, space: Space, name: str, tier: str, interpreted: bo
         f'NAME = "{name}"',
         "CUDA = torch.cuda.is_available()",
         'DEVICE = "cuda" if CUDA else "cpu"',
-        f"INTERPRETED = {interpreted and not dtypes & {'bf16', 'fp8e4m3', 'fp8e5m2'} and bool(floats or dtypes)}",
+        f"INTERPRETED = {interpreted and not dtypes & {'bf16', 'fp8e4m3', 'fp8e5m2'}}",
         f"OUTER = {size} if CUDA else {small}" + "  # the interpreter is slow" * (small != size),
         "OPERANDS = (  # shape, strides, dtype",
     ]
