@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 from fusioncc.group import DTYPE_BYTES, Branch, Group
 from fusioncc.schedule import Pool, padded_rank
@@ -121,11 +121,17 @@ def _joined_element(group: Group, branch: Branch, tier: str) -> int:
 def with_pool(launch: Launch, pool: Pool) -> Launch:
     """The same launch with another pool; partial sums grow with its K split."""
     assert launch.pool is not None
-    if pool.k_split == launch.pool.k_split:
-        return replace(launch, pool=pool)
-    before = launch.pool.k_split
-    writes = tuple(replace(t, bytes=t.bytes // before * pool.k_split) if t.sliced else t for t in launch.writes)
-    return replace(launch, pool=pool, writes=writes)
+    before, writes = launch.pool.k_split, launch.writes
+    if pool.k_split != before:
+        writes = tuple(replace(t, bytes=t.bytes // before * pool.k_split) if t.sliced else t for t in writes)
+    return _changed(launch, pool=pool, writes=writes)
+
+
+def _changed(launch: Launch, **fields: Any) -> Launch:
+    """As :func:`dataclasses.replace`, in a tenth of the time: a search makes thousands of launches."""
+    changed = object.__new__(Launch)
+    changed.__dict__.update(launch.__dict__, **fields)
+    return changed
 
 
 def with_pools(launch: Launch, pools: Sequence[Pool]) -> Launch:
@@ -135,7 +141,7 @@ def with_pools(launch: Launch, pools: Sequence[Pool]) -> Launch:
     by_member = {(pool.role == "down", member): pool for pool in pools for member in pool.members}
     parts = tuple(with_pool(part, by_member[part.body == "down", part.member]) for part in launch.bundled)
     writes = tuple(tensor for part in parts for tensor in part.writes)
-    return replace(launch, pool=parts[0].pool, writes=writes, bundled=parts)
+    return _changed(launch, pool=parts[0].pool, writes=writes, bundled=parts)
 
 
 def bundle(parts: Sequence[Launch]) -> Launch:

@@ -125,13 +125,13 @@ def occupancy(launch: Launch, device: Device) -> int:
     return min(_occupancy(part, device) for part in launch.parts)
 
 
-def _occupancy(launch: Launch, device: Device) -> int:
-    assert launch.pool is not None
-    overhead, each = OVERHEAD_REGISTERS[warp_group_mma(launch, device)], 1.0
-    if launch.pool.tile.one_row:
+def _occupancy(part: Launch, device: Device) -> int:
+    assert part.pool is not None
+    overhead, each = OVERHEAD_REGISTERS[warp_group_mma(part, device)], 1.0
+    if part.pool.tile.one_row:
         overhead, each = ROW_REGISTERS
-    registers = min(MAX_REGISTERS, ceil(each * accumulators(launch) + overhead))
-    return resident(shared_bytes(launch, device), registers, launch.pool.tile.num_warps, device)
+    registers = min(MAX_REGISTERS, ceil(each * _accumulators(part) + overhead))
+    return resident(_shared_bytes(part, device), registers, part.pool.tile.num_warps, device)
 
 
 def resident(shared: int, registers: int, num_warps: int, device: Device) -> int:

@@ -14,6 +14,7 @@ from fusioncc.capture import capture
 from fusioncc.config import Options
 from fusioncc.decision import Accepted
 from fusioncc.device import get_device
+from fusioncc.passes.plan_chains import plan_chains
 from fusioncc.passes.plan_groups import Setting, plan_groups
 from fusioncc.pipeline import draft, find
 
@@ -61,15 +62,11 @@ def forget() -> None:
             function.cache_clear()
 
 
-def seconds(action: Callable[[], Any], before: Callable[[], None] = lambda: None) -> float:
-    """CPU time, the least of twenty: who shares the core only adds, for seconds at a time."""
-    times = []
-    for _ in range(20):
-        before()
-        start = time.process_time()
-        action()
-        times.append(time.process_time() - start)
-    return min(times)
+def seconds(action: Callable[[], Any]) -> float:
+    """CPU time."""
+    start = time.process_time()
+    action()
+    return time.process_time() - start
 
 
 @dataclass(frozen=True)
@@ -92,22 +89,31 @@ def reference() -> None:
 
 REFERENCE = 0.124
 """CPU seconds of the reference work on the machine for which the limits stand; a slower one gets more time."""
+ROUNDS = 15
 
 
 @pytest.mark.timed
 def test_32_layers_are_planned_in_under_a_second(graph: fx.Graph) -> None:
     """Ranking what is new to it, and all the rest of the groups: finding, choosing, emitting and counting memory. The
-    chains between them add a fifth of a second at most."""
+    chains between them add a fifth of a second at most. A core has its faster and slower seconds: all of it is done in
+    turns, and the fastest turn counts."""
     setting = Setting(Options(), get_device("h200"), Accepted("runnable", ("offline",)))
     groups_alone = replace(setting, options=Options(chains="never"))
     found = find(graph, setting.options)
-    ranking = seconds(lambda: plan_groups(found.groups, setting), before=forget)
     forget()
     plan = draft(graph, setting).plan
     assert (len(plan.groups), plan.rejections) == (32 * 4, ())
     assert choose._rank.cache_info().misses == 4
-    rest = seconds(lambda: draft(graph, groups_alone))
-    chains = seconds(lambda: draft(graph, setting)) - rest
-    second = max(1.0, seconds(reference) / REFERENCE)
-    assert ranking + rest < second
-    assert chains < second / 5
+    taken = [found.covered[each.name] for each in plan.groups if each.schedule.kind != "library"]
+    work = {
+        "reference": reference,
+        "rest": lambda: draft(graph, groups_alone),
+        "chains": lambda: plan_chains(graph, setting, taken),
+        "forgetting": forget,
+        "ranking": lambda: plan_groups(found.groups, setting),
+    }
+    rounds = [{name: seconds(action) for name, action in work.items()} for _ in range(ROUNDS)]
+    least = {name: min(each[name] for each in rounds) for name in work}
+    second = max(1.0, least["reference"] / REFERENCE)
+    assert least["ranking"] + least["rest"] < second
+    assert least["chains"] < second / 5

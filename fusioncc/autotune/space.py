@@ -53,9 +53,9 @@ def _space(step: Step, base: Launch, device: Device) -> Space:
 def _pruned(step: Step, base: Launch, device: Device, least: int) -> Space:
     pruned: Counter[str] = Counter()
     legal = []
-    element = max(max(part.x_element, part.w_element) for part in base.parts)
+    sides = _Sides(base, least)
     for pools in step.pools():
-        reason = _unsuited(base, pools, element, least)  # asked first: no launch has to be made for it
+        reason = sides.unsuited(pools)  # asked first: no launch has to be made for it
         if not reason:
             launch = with_pools(base, pools)
             reason = knobs.prune(launch, device)
@@ -66,16 +66,28 @@ def _pruned(step: Step, base: Launch, device: Device, least: int) -> Space:
     return Space(tuple(legal), len(legal) + pruned.total(), dict(pruned), step.consumers)
 
 
-def _unsuited(base: Launch, pools: tuple[Pool, ...], element: int, least: int) -> str:
-    """Why a tile does not suit its members, of which the widest counts: its size, or a K step of less than ``least``
-    bytes in elements of so many."""
-    for pool in pools:
-        down = pool.role == "down"
-        parts = [part for part in base.parts if (part.body == "down") == down and part.member in pool.members]
-        columns = pool.tile.block_n if down else max(part.n for part in parts)
-        depth = -(-parts[0].k // pool.k_split) or pool.tile.block_k
-        whole = min(least, parts[0].k * element)
-        reason = knobs.oversized(pool.tile, parts[0].m, columns, depth) or knobs.short(pool.tile, element, whole)
-        if reason:
-            return reason
-    return ""
+class _Sides:
+    """The sizes of the members of a launch, by which tiles are judged; a K step has ``least`` bytes at least."""
+
+    def __init__(self, base: Launch, least: int) -> None:
+        self.parts, self.least = base.parts, least
+        self.element = max(max(part.x_element, part.w_element) for part in base.parts)
+        self.of: dict[tuple[bool, tuple[int, ...]], tuple[int, int, int]] = {}
+
+    def unsuited(self, pools: tuple[Pool, ...]) -> str:
+        """Why a tile does not suit its members, of which the widest counts: its size, or the bytes of its K step."""
+        for pool in pools:
+            down = pool.role == "down"
+            m, widest, k = self.of.get((down, pool.members)) or self._measured(down, pool.members)
+            columns = pool.tile.block_n if down else widest
+            depth = -(-k // pool.k_split) or pool.tile.block_k
+            reason = knobs.oversized(pool.tile, m, columns, depth) or knobs.short(
+                pool.tile, self.element, min(self.least, k * self.element)
+            )
+            if reason:
+                return reason
+        return ""
+
+    def _measured(self, down: bool, members: tuple[int, ...]) -> tuple[int, int, int]:
+        parts = [part for part in self.parts if (part.body == "down") == down and part.member in members]
+        return self.of.setdefault((down, members), (parts[0].m, max(part.n for part in parts), parts[0].k))
