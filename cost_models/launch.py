@@ -68,6 +68,8 @@ class Launch:
     """Runs at the same time as every other launch that says so, on a stream of its own."""
     waits_inside: bool = False
     """Main tiles that join what other programs of the same launch make (``two_pool``)."""
+    together: int = 1
+    """Main members of which one program computes a tile each: ``n`` is that of one of them."""
     bundled: tuple["Launch", ...] = ()
     """The parts of a bundle, each as its own launch would be; empty for a single one."""
 
@@ -75,6 +77,12 @@ class Launch:
     def parts(self) -> tuple["Launch", ...]:
         """The launches that run in this one's grid: those bundled, or itself."""
         return self.bundled or (self,)
+
+    @property
+    def width(self) -> int:
+        """Columns of all main tiles of one program."""
+        assert self.pool is not None
+        return 0 if self.body == "down" else self.pool.tile.block_n * self.together
 
     @property
     def waits(self) -> bool:

@@ -11,7 +11,9 @@ from typing import Literal
 from fusioncc.cost_models.launch import Launch, Tensor, bundle
 from fusioncc.cost_models.products import (
     down_launch,
+    ended_tiles,
     fp32_product,
+    library_ends,
     library_main,
     main_tiles,
     operand_tensors,
@@ -39,7 +41,8 @@ def launches(group: Group, schedule: Schedule, tier: str = "fp32") -> tuple[Laun
 
 def _library(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
     casts: dict[str, Tensor] = {}
-    return tuple(launch for main in group.mains for launch in library_main(group, main, casts))
+    mains = [launch for main in group.mains for launch in library_main(group, main, casts)]
+    return (*mains, *library_ends(group))
 
 
 def _emitted(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
@@ -55,7 +58,8 @@ def _emitted(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
             slices = max(slices, pools[0].k_split)
         else:
             mains = [(pool, main) for pool in pools for main in pool.members]
-            launch = bundle([main_tiles(group, pool, main, body, tier, downs, slices) for pool, main in mains])
+            parts = [main_tiles(group, pool, main, body, tier, downs, slices) for pool, main in mains]
+            launch = bundle(ended_tiles(group, parts))
         made.append(launch)
     return (*made, *_left_to_the_library(group, schedule))
 
@@ -79,7 +83,7 @@ def _side_by_side(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, 
             downs |= partial_sums(parts[-1], pool)
             slices = max(slices, pool.k_split)
         elif pool.role == "main":
-            parts += [product_tiles(group, pool, main, tier) for main in pool.members]
+            parts += ended_tiles(group, [product_tiles(group, pool, main, tier) for main in pool.members])
         else:
             ups += [up_tiles(group, pool, main, splits[main], tier, downs, slices) for main in pool.members]
     return (bundle(parts), *([bundle(ups)] if ups else []), *_left_to_the_library(group, schedule))
@@ -113,8 +117,8 @@ def _two_pool(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]
     partial = down_launch(group, down, tier)
     downs = partial_sums(partial, down)
     mains = [(pool, main) for pool in schedule.pools if pool.role == "main" for main in pool.members]
-    tiles = (main_tiles(group, pool, main, "join", tier, downs, down.k_split) for pool, main in mains)
-    parts = [replace(each, waits_inside=True) for each in tiles]
+    tiles = [main_tiles(group, pool, main, "join", tier, downs, down.k_split) for pool, main in mains]
+    parts = [replace(each, waits_inside=True) for each in ended_tiles(group, tiles)]
     counters = Tensor("counters", 16 * group.m, "intermediate")
     rest = _left_to_the_library(group, schedule)
     return (Launch("pointwise", (), (counters,)), bundle([*parts, partial]), *rest)

@@ -1,10 +1,11 @@
 """The launches that schedules are made of: vendor GEMMs and the sum behind them, emitted main, down and up tiles."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
 from fusioncc.cost_models.launch import Launch, Tensor, rank_block, unit_of
-from fusioncc.group import DTYPE_BYTES, Group, Member, Operand
+from fusioncc.group import DTYPE_BYTES, Epilogue, Group, Member, Operand
 from fusioncc.schedule import Pool
 
 
@@ -27,7 +28,9 @@ def product_tensor(index: int, member: Member, kind: Literal["intermediate", "ou
 
 def result_tensor(group: Group, main: int) -> Tensor:
     member, element = group.members[main], DTYPE_BYTES[group.output_of(main).dtype]
-    return Tensor(f"out{main}", member.batch * member.m * member.n * element, "output", element)
+    epilogue = group.epilogue_of(main)
+    kind: Literal["output", "intermediate"] = "output" if epilogue is None or main in epilogue.kept else "intermediate"
+    return Tensor(f"out{main}", member.batch * member.m * member.n * element, kind, element)
 
 
 def vendor_gemm(group: Group, index: int, x: Tensor, out: Tensor) -> list[Launch]:
@@ -114,6 +117,47 @@ def main_tiles(
         slices=slices if body == "join" else 1,
         member=main,
     )
+
+
+def ended_tiles(group: Group, parts: Sequence[Launch]) -> list[Launch]:
+    """The launches of main members, in which those of one epilogue are one, and write what that makes."""
+    by_main = {part.member: part for part in parts}
+    return [_ended(group, [by_main[main] for main in mains]) for mains in group.together(tuple(by_main))]
+
+
+def _ended(group: Group, parts: Sequence[Launch]) -> Launch:
+    epilogue = group.epilogue_of(parts[0].member)
+    if epilogue is None:
+        return parts[0]
+    reads, writes = epilogue_tensors(group, epilogue)
+    dropped = {result_tensor(group, main) for main in epilogue.mains if main not in epilogue.kept}
+    made = [tensor for part in parts for tensor in part.writes if tensor not in dropped]
+    return replace(
+        parts[0],
+        reads=tuple(dict.fromkeys([*(tensor for part in parts for tensor in part.reads), *reads])),
+        writes=(*made, *writes),
+        ranks=tuple(rank for part in parts for rank in part.ranks),
+        out_element=max(tensor.element for tensor in (*made, *writes)),
+        together=len(parts),
+    )
+
+
+def epilogue_tensors(group: Group, epilogue: Epilogue) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """What an epilogue reads beside the accumulators, and what it writes."""
+    name, chain = f"h{epilogue.mains[0]}", epilogue.chain
+    elements = [(result.value, DTYPE_BYTES[chain.dtype_of(result.value)]) for result in chain.results]
+    made = (Tensor(f"{name}.{at}", chain.bytes_of(value), "output", size) for at, (value, size) in enumerate(elements))
+    return operand_tensors(f"z{epilogue.mains[0]}", *epilogue.operands), tuple(made)
+
+
+def library_ends(group: Group) -> list[Launch]:
+    """Behind the vendor GEMMs a kernel for each epilogue."""
+    launches = []
+    for epilogue in group.epilogues:
+        reads, writes = epilogue_tensors(group, epilogue)
+        outputs = tuple(result_tensor(group, main) for main in epilogue.mains)
+        launches.append(Launch("pointwise", (*outputs, *reads), writes))
+    return launches
 
 
 def down_launch(group: Group, pool: Pool, tier: str) -> Launch:

@@ -15,7 +15,7 @@ OVERHEAD_REGISTERS = {True: 56, False: 104}
 """Registers of a thread beside its accumulators, with and without the warp-group MMA (which reads its operands from
 shared memory). Typical of pointer kernels compiled by Triton 3.7 for capability 90 and 80."""
 BARRIER_BYTES = 32
-"""Barriers of a pipeline through TMA, as Triton 3.7 lays them out."""
+"""Barriers of a pipeline through TMA, as Triton 3.7 lays them out; twice as much for each further weight (a bound)."""
 MMA_BARRIER_BYTES = 16
 """Barrier of each asynchronous MMA of a loop at capability 100, likewise."""
 BUNDLE_BYTES = 1024
@@ -55,7 +55,7 @@ def _accumulators(launch: Launch) -> float:
     step, and the operands of a product without tensor cores lie in registers."""
     assert launch.pool is not None
     tile = launch.pool.tile
-    width = 0 if launch.body == "down" else tile.block_n
+    width = launch.width
     if launch.body in ("inline", "down"):
         width += sum(rank.padded for rank in launch.ranks)
     if tile.one_row:
@@ -68,7 +68,7 @@ def step_bytes(launch: Launch, rows: int | None = None) -> int:
     assert launch.pool is not None
     tile = launch.pool.tile
     a_row = sum(rank.padded * rank.element for rank in launch.ranks) if launch.body != "join" else 0
-    w_row = 0 if launch.body == "down" else tile.block_n * launch.w_element
+    w_row = launch.width * launch.w_element
     return tile.block_k * ((rows or tile.block_m) * launch.x_element + w_row + a_row)
 
 
@@ -95,8 +95,8 @@ def _shared_bytes(launch: Launch, device: Device) -> int:
         loop += tile.block_m * tile.block_k * launch.x_element  # X rounded for both products, once: Triton 3.8
     output = tile.block_m * columns(launch) * (4 if launch.body == "down" else launch.out_element)
     if tile.tma:
-        return loop + output // tile.epilogue_subtiles + BARRIER_BYTES
-    dots = (launch.body != "down") + sum(rank.pieces for rank in launch.ranks)
+        return loop + output // tile.epilogue_subtiles + BARRIER_BYTES * (2 * launch.together - 1)
+    dots = (launch.body != "down") * launch.together + sum(rank.pieces for rank in launch.ranks)
     return max(loop + (MMA_BARRIER_BYTES * dots if device.capability >= 100 else 0), output)
 
 

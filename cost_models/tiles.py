@@ -66,7 +66,7 @@ def mma_fraction(launch: Launch, device: Device) -> float:
     assert launch.pool is not None
     rounding = c.TF32_RATE if launch.unit == "tf32" else 1.0
     tile = launch.pool.tile
-    small = c.SMALL_TMA if tile.tma and tile.block_m * tile.block_n <= c.SMALL_TILE else 1.0
+    small = c.SMALL_TMA if tile.tma and tile.block_m * launch.width <= c.SMALL_TILE else 1.0
     groups = c.NO_WGMMA if _warp_level_hopper(launch, device) else _group_rows(launch, device)
     return c.EMITTED_MMA * rounding * small * groups
 
@@ -181,7 +181,7 @@ def step_flops(launch: Launch, most: Callable[[Any, Any], Any] = max) -> int:
     assert launch.pool is not None
     tile = launch.pool.tile
     low = 0 if launch.body == "join" else sum(most(r.padded, c.INLINE_MIN_COLUMNS) * r.pieces for r in launch.ranks)
-    return 2 * tile.block_m * ((0 if launch.body == "down" else tile.block_n) + low) * tile.block_k
+    return 2 * tile.block_m * (launch.width + low) * tile.block_k
 
 
 def flops_rate(launch: Launch, device: Device) -> float:

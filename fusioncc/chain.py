@@ -45,6 +45,11 @@ class Op:
     origin: str = ""
 
     @property
+    def stem(self) -> str:
+        """The name of the op alone: ``mul``."""
+        return self.target.split(".")[1].strip("_")
+
+    @property
     def reduces(self) -> bool:
         """Whether it is a reduction along the last dimension."""
         return self.target in REDUCTIONS

@@ -3,6 +3,7 @@ in names only share a row."""
 
 from collections.abc import Iterable
 
+from fusioncc.chain import Chain
 from fusioncc.plan import ChainPlan
 
 CHAIN_COLUMNS = ("chain", "ops", "tensors", "claimed", "why", "before → after")
@@ -52,9 +53,9 @@ def alike_chains(chains: Iterable[ChainPlan]) -> list[list[ChainPlan]]:
     return list(found.values())
 
 
-def ops_of(chain: ChainPlan) -> str:
+def ops_of(chain: Chain) -> str:
     """The ops by their names, in order."""
-    return ", ".join(op.target.split(".")[1].strip("_") for op in chain.ops)
+    return ", ".join(op.stem for op in chain.ops)
 
 
 def tensors_of(chain: ChainPlan) -> str:

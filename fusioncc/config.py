@@ -32,6 +32,9 @@ class Options:
     """What runs the rest of the graph on CUDA."""
     chains: Literal["auto", "always", "never"] = "auto"
     """Whether chains of elementwise ops become kernels of their own: where the model says that it pays, all, none."""
+    epilogues: Literal["auto", "always", "never"] = "never"
+    """Whether the tiles of a group end with the chain behind its products: where the model says that it pays, wherever
+    an emitted schedule is chosen, nowhere."""
     max_rank_fraction: float = 0.25
     """A GEMM is a low-rank branch when its rank is at most this fraction of N and of K."""
     max_peak_increase: int | None = None

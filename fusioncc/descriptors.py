@@ -10,14 +10,16 @@ ALIGNMENT = 16
 
 def refusal(group: Group, main: int) -> str:
     """Why the main member with index ``main`` cannot run through TMA descriptors; empty when it can."""
-    member, output = group.members[main], group.output_of(main)
+    member, epilogue = group.members[main], group.epilogue_of(main)
+    chain = epilogue.chain if epilogue is not None else None
+    made = [chain.dtype_of(result.value) for result in chain.results] if chain is not None else []
     if group.lhs.dtype != member.weight.dtype or group.lhs.dtype == "fp32":
         return "TMA tiles are emitted for X and W of one 16-bit dtype"
     if _major(group.lhs) != 1:
         return "X is not known to be stored row by row with aligned rows (rest='eager' aligns no input)"
     if _major(member.weight) is None:
         return "W has no contiguous dimension with aligned strides"
-    if member.n * DTYPE_BYTES[output.dtype] % ALIGNMENT:
+    if any(member.n * DTYPE_BYTES[dtype] % ALIGNMENT for dtype in (group.output_of(main).dtype, *made)):
         return f"rows of the output ({member.n} elements) are not a multiple of {ALIGNMENT} bytes"
     return ""
 

@@ -9,9 +9,10 @@ its strides (in elements) say how it lies. Nodes are named, not held: a group ca
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from fusioncc.chain import Chain
 from fusioncc.operand import DTYPE_BYTES, EMITTED_DTYPES, Operand
 
-__all__ = ["DTYPE_BYTES", "EMITTED_DTYPES", "Branch", "Group", "Member", "Operand", "Output", "Role"]
+__all__ = ["DTYPE_BYTES", "EMITTED_DTYPES", "Branch", "Epilogue", "Group", "Member", "Operand", "Output", "Role"]
 Role = Literal["main", "down", "up"]
 
 
@@ -66,6 +67,26 @@ class Output:
 
 
 @dataclass(frozen=True)
+class Epilogue:
+    """A chain that the tiles of some main members end with: their accumulators are its first inputs, and what it makes
+    is stored in the place of their outputs.
+
+    ``mains`` (indices) have one N; tiles of several are computed by one program. ``chain`` is written for matrices: its
+    shape is ``[M, N]``, that of an input or a value ``[M or 1, N or 1]`` or ``[]``, and its results lie row by row.
+    """
+
+    mains: tuple[int, ...]
+    chain: Chain
+    kept: tuple[int, ...] = ()
+    """Main members whose output the rest of the graph reads too, and which is written as well."""
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """What it reads beside the accumulators."""
+        return self.chain.inputs[len(self.mains) :]
+
+
+@dataclass(frozen=True)
 class Group:
     """n GEMMs that share ``lhs``. ``m`` is the number of rows, or a hint for it when ``m_symbol`` is not empty."""
 
@@ -78,12 +99,15 @@ class Group:
     """The symbolic expression of M, for example ``s0*s1``; empty when M is static."""
     fp32_precision: Literal["ieee", "tf32"] = "ieee"
     """torch's float32 matmul precision setting at capture."""
+    epilogues: tuple[Epilogue, ...] = ()
+    """What tiles end with; a main member is in one at most."""
 
     @property
     def operands(self) -> tuple[Operand, ...]:
         """Every tensor that its kernels may read, X first, in a fixed order; a tensor with two uses is there twice."""
         given = [each for member in self.members for each in (member.weight, member.bias) if each is not None]
-        return (self.lhs, *given, *(scale for branch in self.branches for scale in branch.scale_tensors))
+        scales = (scale for branch in self.branches for scale in branch.scale_tensors)
+        return (self.lhs, *given, *scales, *(each for epilogue in self.epilogues for each in epilogue.operands))
 
     @property
     def m(self) -> int:
@@ -116,6 +140,15 @@ class Group:
         """The output of the main member with index ``main``."""
         return next(output for output in self.outputs if output.main == main)
 
+    def epilogue_of(self, main: int) -> Epilogue | None:
+        """What the tiles of the main member with index ``main`` end with."""
+        return next((each for each in self.epilogues if main in each.mains), None)
+
+    def together(self, mains: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """Main members by the programs that compute their tiles: those of one epilogue, or a member alone."""
+        ended = ((main, self.epilogue_of(main)) for main in mains)
+        return tuple(dict.fromkeys((main,) if end is None else end.mains for main, end in ended))
+
     def signature(self) -> "Group":
         """The group with every name removed: equal for groups that may share a kernel and a schedule."""
 
@@ -136,4 +169,5 @@ class Group:
             ),
             outputs=tuple(replace(output, node="") for output in self.outputs),
             m_symbol="M" if self.m_symbol else "",
+            epilogues=tuple(replace(each, chain=each.chain.signature()) for each in self.epilogues),
         )

@@ -19,6 +19,7 @@ from fusioncc.passes.build_groups import build_groups
 from fusioncc.passes.canonicalize import canonicalize
 from fusioncc.passes.choose_groups import choose_groups
 from fusioncc.passes.emit_groups import emit_groups
+from fusioncc.passes.end_groups import end_groups
 from fusioncc.passes.find_alternatives import find_alternatives
 from fusioncc.passes.find_branches import find_branches
 from fusioncc.passes.find_groups import Found, find_groups
@@ -91,11 +92,12 @@ def draft(graph: fx.Graph, setting: Setting, form: str = "") -> Drafted:
     planned, left_out = choose_groups(graph, planned, found.covered, given=given is not None)
     if left_out or unmet:  # wishes count for what was chosen
         planned, unmet = plan_groups(tuple(each.group for each in planned), setting, refusals)
-    emitted = emit_groups(planned, setting.options.on_error, setting.options.trace)
-    rejections = found.rejections + left_out + unmet + emitted.rejections
+    ended = end_groups(graph, planned, found.covered, setting, refusals)
+    emitted = emit_groups(ended.groups, setting.options.on_error, setting.options.trace)
+    rejections = found.rejections + left_out + unmet + ended.rejections + emitted.rejections
     notes = _notes(emitted.groups, setting)
     before, after = graph_memory(graph, (), emitted.groups)
-    taken = [found.covered[each.name] for each in emitted.groups if each.schedule.kind != "library"]
+    taken = [ended.covered[each.name] for each in emitted.groups if each.schedule.kind != "library"]
     chains = plan_chains(graph, setting, taken)
     plan = Plan(
         SCHEMA,

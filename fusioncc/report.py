@@ -7,10 +7,10 @@ only: a model of eighty equal layers still reads in a minute.
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
-from fusioncc.chain_report import CHAIN_COLUMNS, chain_lines, chain_rows
+from fusioncc.chain_report import CHAIN_COLUMNS, chain_lines, chain_rows, ops_of
 from fusioncc.cost_models.cost import ADDED, OVERLAPPING
 from fusioncc.decision import Rejected
-from fusioncc.group import Branch, Member
+from fusioncc.group import Branch, Epilogue, Member
 from fusioncc.plan import GroupPlan, Plan
 from fusioncc.schedule import Candidate, Pool, Schedule
 
@@ -121,7 +121,7 @@ def decision_row(groups: list[GroupPlan]) -> tuple[str, ...]:
 
 
 def member_names(group: GroupPlan) -> list[str]:
-    """For each main member its node, module path and branches."""
+    """For each main member its node, module path and branches; then what tiles end with."""
     lines = []
     for index in group.mains:
         member = group.members[index]
@@ -129,18 +129,35 @@ def member_names(group: GroupPlan) -> list[str]:
         for branch in group.branches_of(index):
             text += f" + `{group.members[branch.down].node}`·`{group.members[branch.up].node}`"
         lines.append(text)
+    for epilogue in group.epilogues:
+        lines.append(
+            f"{listed(group, epilogue.mains)} end with {', '.join(f'`{op.node}`' for op in epilogue.chain.ops)}"
+        )
     return lines
 
 
+def listed(group: GroupPlan, mains: tuple[int, ...]) -> str:
+    return ", ".join(f"`{group.members[main].node}`" for main in mains)
+
+
 def member_shapes(group: GroupPlan) -> list[str]:
-    """The shared LHS, then for each main member its weight, bias and branches, with dtypes."""
+    """The shared LHS, for each main member its weight, bias and branches, with dtypes, and what tiles end with."""
     rows = f"{group.m_symbol} (planned for {group.m})" if group.m_symbol else str(group.m)
     lines = [f"X [{rows}, {group.k}] {group.lhs.dtype}"]
     for index in group.mains:
         lines.append(
             " + ".join([weight_shape(group.members[index]), *(rank(group, b) for b in group.branches_of(index))])
         )
-    return lines
+    return [*lines, *(f"{ops_of(each.chain)}: {ends_of(group, each)}" for each in group.epilogues)]
+
+
+def ends_of(group: GroupPlan, epilogue: Epilogue) -> str:
+    """What an epilogue reads beside the products, and what is written."""
+    chain = epilogue.chain
+    reads = [f"{each.dtype} {list(each.shape)}" for each in epilogue.operands]
+    writes = [f"{chain.dtype_of(each.value)} {list(chain.shape_of(each.value))}" for each in chain.results]
+    writes += [listed(group, epilogue.kept)] * bool(epilogue.kept)
+    return (f"reads {', '.join(reads)}, " if reads else "") + f"writes {', '.join(writes)}"
 
 
 def member_lines(group: GroupPlan) -> list[str]:

@@ -49,10 +49,13 @@ class FoundChains:
     rejections: tuple[Rejected, ...]
 
 
-def find_chains(graph: fx.Graph, taken: Iterable[Collection[fx.Node]] = (), *, exact: bool = False) -> FoundChains:
+def find_chains(
+    graph: fx.Graph, taken: Iterable[Collection[fx.Node]] = (), *, exact: bool = False, least: int = 2
+) -> FoundChains:
     """The chains of a functional graph. ``taken`` are the nodes of each fused group, which no chain may contain;
-    ``exact`` chains have the bits of eager, and so hold no sum along rows."""
-    return _Search(graph, taken, exact).run()
+    ``exact`` chains have the bits of eager, and so hold no sum along rows. A chain is what eager runs as ``least``
+    kernels or more."""
+    return _Search(graph, taken, exact, least).run()
 
 
 @dataclass
@@ -60,6 +63,7 @@ class _Search:
     graph: fx.Graph
     taken: Iterable[Collection[fx.Node]]
     exact: bool
+    least: int
     of: dict[fx.Node, NodeSet] = field(default_factory=dict)
     wide: dict[NodeSet, None] = field(default_factory=dict)
     """Sets of several nodes."""
@@ -72,8 +76,16 @@ class _Search:
         for node in nodes:
             if not self.of[node].fixed:
                 self._join_inputs(node)
-        chains = [found for found in dict.fromkeys(self.of.values()) if not found.fixed and _is_chain(found.nodes)]
+        chains = [found for found in dict.fromkeys(self.of.values()) if not found.fixed and self._is_chain(found.nodes)]
         return FoundChains(tuple(tuple(found.nodes) for found in chains), (*self._ends(), *self.limits))
+
+    def _is_chain(self, nodes: Sequence[fx.Node]) -> bool:
+        """Whether it is as much as is asked for, makes tensors alone and reads one."""
+        inside = set(nodes)
+        lists = (node for node in nodes if isinstance(node.meta["val"], tuple | list))
+        whole = all(user in inside for node in lists for user in node.users)
+        origins = {origin_of(node) for node in nodes if _list_of(node) is None}
+        return whole and bool(inputs_of(nodes)) and len(origins) >= self.least
 
     def _begin(self, nodes: Sequence[fx.Node]) -> None:
         """A set for each node, and one for each fused group."""
@@ -199,15 +211,6 @@ LIMITS = (
     f"a chain has at most {MAX_OPS} ops",
     f"a chain reads and writes at most {MAX_TENSORS} tensors",
 )
-
-
-def _is_chain(nodes: Sequence[fx.Node]) -> bool:
-    """Whether it is more than what eager runs as one kernel, makes tensors alone and reads one."""
-    inside = set(nodes)
-    lists = (node for node in nodes if isinstance(node.meta["val"], tuple | list))
-    whole = all(user in inside for node in lists for user in node.users)
-    origins = {origin_of(node) for node in nodes if _list_of(node) is None}
-    return whole and bool(inputs_of(nodes)) and len(origins) > 1
 
 
 def _list_of(node: fx.Node) -> fx.Node | None:

@@ -73,6 +73,11 @@ def _in_graph(sequence: Sequence[Launch], group: GroupPlan, of: Mapping[str, Ten
     ours = {"x": of[group.lhs.node]}
     ours |= {f"out{output.main}": of[output.node] for output in group.outputs}
     ours |= {f"y{branch.down}": of[group.members[branch.down].node] for branch in group.branches if branch.saved}
+    ours |= {
+        f"h{epilogue.mains[0]}.{at}": of[result.node]
+        for epilogue in group.epilogues
+        for at, result in enumerate(epilogue.chain.results)
+    }
     weights = tuple(of[operand.node] for operand in group.operands if operand != group.lhs)
 
     def found(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:

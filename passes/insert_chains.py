@@ -44,12 +44,12 @@ def _laid_out(launch: Callable[..., Any], chain: Chain) -> Callable[..., Any]:
 
     @functools.wraps(launch)
     def checked(*operands: torch.Tensor) -> Any:
-        return launch(*map(_with_strides, operands, strides))
+        return launch(*map(with_strides, operands, strides))
 
     return checked
 
 
-def _with_strides(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+def with_strides(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     """The tensor, or a copy where its strides are others (along a dimension of one they do not matter)."""
     there = value.stride()
     if there == strides or all(size == 1 or a == b for size, a, b in zip(value.shape, there, strides, strict=True)):

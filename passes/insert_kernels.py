@@ -8,7 +8,7 @@ are made first, then uses are replaced; old nodes are erased last, so that a fai
 
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
 from types import ModuleType
@@ -21,7 +21,7 @@ from fusioncc.codegen.launch import Buffer, EmittedModule, M
 from fusioncc.errors import FusionError
 from fusioncc.graph import TORCH_DTYPES, aten, is_dense, is_mutation, is_static, tensor
 from fusioncc.group import Group, Operand
-from fusioncc.passes.insert_chains import insert_chain
+from fusioncc.passes.insert_chains import insert_chain, with_strides
 from fusioncc.passes.insert_merged import insert_merged
 from fusioncc.passes.insert_packed import insert_packed, insert_product
 from fusioncc.passes.insertion import Insertion, as_matrix, shaped_like
@@ -152,17 +152,25 @@ def _insert(
         for buffer in emitted.buffers:
             if buffer.role == "operand":
                 insert_product(insertion, group, "k_concat", made[buffer.name], held_by.get("k_concat", 0), form)
-            if buffer.role not in ("output", "saved"):
+            if buffer.role not in ("output", "saved", "result"):
                 continue
-            member = group.members[buffer.member]
-            name = group.output_of(buffer.member).node if buffer.role == "output" else member.node
+            name = _node_of(group, buffer)
             insertion.replaced.append((by_name[name], shaped_like(insertion, made[buffer.name], by_name[name])))
+
+
+def _node_of(group: Group, buffer: Buffer) -> str:
+    """The node whose value a buffer has."""
+    if buffer.role == "saved":
+        return group.members[buffer.member].node
+    epilogue = group.epilogue_of(buffer.member) if buffer.role == "result" else None
+    return epilogue.chain.results[buffer.at].node if epilogue else group.output_of(buffer.member).node
 
 
 def _called(
     insertion: Insertion, group: Group, emitted: EmittedModule, module: ModuleType, lhs: fx.Node
 ) -> dict[str, fx.Node]:
-    operands = _operands(insertion, group, emitted, lhs)
+    ends = {operand for epilogue in group.epilogues for operand in epilogue.operands}
+    operands = _operands(insertion, group, emitted, lhs, ends)
     return _results(insertion, emitted, lhs, launcher(module), operands)
 
 
@@ -175,12 +183,21 @@ def _opaque(
     return _results(insertion, emitted, lhs, OPAQUE, (operands, columns, dtypes, emitted.name, emitted.source))
 
 
-def _operands(insertion: Insertion, group: Group, emitted: EmittedModule, lhs: fx.Node) -> tuple[fx.Node, ...]:
-    """The tensors that the module's ``launch`` takes."""
-    return tuple(
-        lhs if operand == group.lhs else _as_operand(insertion, insertion.by_name[operand.node], operand)
-        for operand in emitted.operands
-    )
+def _operands(
+    insertion: Insertion, group: Group, emitted: EmittedModule, lhs: fx.Node, ends: Collection[Operand] = ()
+) -> tuple[fx.Node, ...]:
+    """The tensors that the module's ``launch`` takes; those of ``ends``, which an op of eager may have made with other
+    strides than its fake tensor has, behind a check of their strides."""
+
+    def given(operand: Operand) -> fx.Node:
+        node = insertion.by_name[operand.node]
+        value = tensor(node)
+        assert value is not None
+        if operand in ends:
+            node = insertion.call(with_strides, (node, tuple(map(int, value.stride()))), value)
+        return _as_operand(insertion, node, operand)
+
+    return tuple(lhs if operand == group.lhs else given(operand) for operand in emitted.operands)
 
 
 def _results(

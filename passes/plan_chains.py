@@ -11,13 +11,14 @@ from functools import partial
 from torch import fx
 
 from fusioncc.autotune.chain_tile import chain_tile
-from fusioncc.chain import Chain, ChainTile, Op
+from fusioncc.chain import Chain, ChainTile
 from fusioncc.codegen.chain import check_chain, check_tile, emit_chain
 from fusioncc.codegen.launch import EmittedModule
 from fusioncc.cost_models.chain_cost import chain_costs
 from fusioncc.decision import Rejected, accepted_with
 from fusioncc.errors import EmissionError, FusionError, PlanError
 from fusioncc.graph import gaps_may_close, is_backward, rows_may_be_padded
+from fusioncc.operand import Operand
 from fusioncc.passes.find_chains import find_chains
 from fusioncc.passes.plan_groups import TIERS, Setting
 from fusioncc.passes.read_chains import read_chain
@@ -57,7 +58,7 @@ def plan_chains(graph: fx.Graph, setting: Setting, taken: Iterable[Collection[fx
         name = f"chain{at}"
         try:
             chain = translated(f"reading {name} failed", partial(read_chain, nodes, order, name), FusionError)
-            planner.add(chain, _relaid(chain, by_name))
+            planner.add(chain, relaid(chain.inputs, by_name))
         except PlanError:
             raise
         except FusionError as error:
@@ -80,7 +81,7 @@ class _Planner:
         """Decide on a chain, and emit its module where it is claimed, equal chains once."""
         wanted = _of_plan(chain, self.setting)
         tier = wanted.tier if wanted else "eager" if self.setting.options.numerics == "eager" else "fp32"
-        refused = _refusal(chain, self.setting, tier)
+        refused = chain_refusal(chain, self.setting, tier)
         if refused is not None:
             self.rejections.append(refused)
             return
@@ -123,7 +124,7 @@ def _of_plan(chain: Chain, setting: Setting) -> ChainPlan | None:
     return wanted
 
 
-def _refusal(chain: Chain, setting: Setting, tier: str) -> Rejected | None:
+def chain_refusal(chain: Chain, setting: Setting, tier: str) -> Rejected | None:
     """Why no kernel is made of a chain."""
     first = chain.ops[0].node
     for value in range(len(chain.inputs) + len(chain.ops)):
@@ -182,9 +183,9 @@ def _claim(
     return (True, times) if after_us < before_us else (False, f"no gain: {times}")
 
 
-def _relaid(chain: Chain, by_name: Mapping[str, fx.Node]) -> str:
-    """The input, if any, of which Inductor may change the strides."""
-    for operand in chain.inputs:
+def relaid(operands: Iterable[Operand], by_name: Mapping[str, fx.Node]) -> str:
+    """The first of them, if any, of which Inductor may change the strides."""
+    for operand in operands:
         node = by_name[operand.node]
         if gaps_may_close(node) or rows_may_be_padded(node):
             return f"Inductor may store {operand.node} with other strides"
@@ -193,13 +194,9 @@ def _relaid(chain: Chain, by_name: Mapping[str, fx.Node]) -> str:
 
 def _name(index: int, chain: Chain) -> str:
     """``c0_silu_mul_1024x12288``: position, the first and the last op, shape."""
-    ops = [_short(op) for op in chain.ops if "convert" not in op.target and "copy" not in op.target] or ["cast"]
+    ops = [op.stem for op in chain.ops if "convert" not in op.target and "copy" not in op.target] or ["cast"]
     ends = ops[:1] if len(ops) == 1 else [ops[0], ops[-1]]
     return "_".join([f"c{index}", *ends, "x".join(map(str, chain.shape)) or "scalar"])
-
-
-def _short(op: Op) -> str:
-    return op.target.split(".")[1].strip("_")
 
 
 def as_unclaimed(planned: ChainPlan, why: str) -> ChainPlan:

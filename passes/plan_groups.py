@@ -78,10 +78,14 @@ def plan_groups(
 
 
 def is_made_for(plan: Plan, groups: tuple[Group, ...], packs: bool) -> bool:
-    """Whether a plan was made for these groups. Where weights are packed, they may lie in another layout by now than
-    the plan knows."""
+    """Whether a plan was made for these groups, with whatever end. Where weights are packed, they may lie in another
+    layout by now than the plan knows."""
     alike = laid_out_alike if packs else Group.signature
-    return [alike(each.group).signature() for each in plan.groups] == [alike(each).signature() for each in groups]
+
+    def seen(group: Group) -> Group:
+        return alike(replace(group, epilogues=())).signature()
+
+    return [seen(each.group) for each in plan.groups] == [seen(each) for each in groups]
 
 
 def _plan(group: Group, position: int, setting: Setting, refusals: Refusals) -> tuple[GroupPlan, list[Rejected]]:

@@ -20,6 +20,8 @@ from fusioncc.group import Group
 from fusioncc.schedule import MAX_RANK, Pool, TileConfig
 
 NO_BRANCH = "no low-rank branch to join"
+VENDOR_ENDS = "a vendor GEMM stores its product: its tiles end with no epilogue"
+ADDED_LATER = "a branch is added in a launch of its own, whose tiles end with no epilogue"
 BATCHED = "batched members have no emitted form yet"
 
 
@@ -36,13 +38,25 @@ class Kind:
 
 
 def bundles(group: Group) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Ways to divide the main members into launches: all in one, those with a branch in one, those one by one. What is
-    in no launch stays with the vendor library."""
-    return tuple(dict.fromkeys([(group.mains,), (group.joined,), tuple((main,) for main in group.joined)]))
+    """Ways to divide the main members into launches: all in one, those with a branch in one, those one by one, but for
+    members that end together. What is in no launch stays with the vendor library, and ends with nothing."""
+    ways = dict.fromkeys([(group.mains,), (group.joined,), group.together(group.joined)])
+    ended = [set(epilogue.mains) for epilogue in group.epilogues]
+    return tuple(way for way in ways if all(any(mains <= {*launch} for launch in way) for mains in ended))
 
 
 def _never(group: Group) -> str:
     return ""
+
+
+def _whole(illegal: Callable[[Group], str]) -> Callable[[Group], str]:
+    """The same for a kind whose products are a vendor GEMM's."""
+    return lambda group: illegal(group) or (VENDOR_ENDS if group.epilogues else "")
+
+
+def _side_by_side(group: Group) -> str:
+    joined = any(group.branches_of(main) for epilogue in group.epilogues for main in epilogue.mains)
+    return _no_tile(group) or (ADDED_LATER if joined else "")
 
 
 def _batched(group: Group) -> str:
@@ -113,14 +127,14 @@ KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
         Kind("library", _never, lambda group, device: ()),
-        Kind("streams", lambda group: _no_tile(group) or streams_illegal(group), streams_ways),
-        Kind("concat", _no_tile, partial(side_by_side_ways, uniform=True)),
-        Kind("horizontal", _no_tile, partial(side_by_side_ways, uniform=False)),
+        Kind("streams", _whole(lambda group: _no_tile(group) or streams_illegal(group)), streams_ways),
+        Kind("concat", _side_by_side, partial(side_by_side_ways, uniform=True)),
+        Kind("horizontal", _side_by_side, partial(side_by_side_ways, uniform=False)),
         Kind("split", _no_form, _split_ways),
         Kind("inline", _no_form, _inline_ways),
         Kind("two_pool", _no_form, two_pool_ways, settled),
-        Kind("packed", packing.refusal, lambda group, device: ()),
-        Kind("k_concat", lambda group: packing.concat_refusal(group) or _too_wide(group), _concat_ways),
-        Kind("merged", _no_merging, lambda group, device: ()),
+        Kind("packed", _whole(packing.refusal), lambda group, device: ()),
+        Kind("k_concat", _whole(lambda group: packing.concat_refusal(group) or _too_wide(group)), _concat_ways),
+        Kind("merged", _whole(_no_merging), lambda group, device: ()),
     )
 }

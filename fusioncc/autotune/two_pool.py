@@ -102,7 +102,7 @@ def divisions(launch: PoolLaunch) -> Iterator[PoolLaunch]:
 def _tiles(group: Group, pool: Pool) -> int:
     """Tiles of a main pool."""
     shape = (pool.tile.block_m, pool.tile.block_n)
-    return sum(tile_count(group.m, group.members[main].n, *shape) for main in pool.members)
+    return sum(tile_count(group.m, group.members[mains[0]].n, *shape) for mains in group.together(pool.members))
 
 
 def _resident(group: Group, pools: Pools, device: Device) -> int:

@@ -7,27 +7,19 @@ in the tier ``eager`` every op rounds as eager would.
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from fusioncc.chain import IN_ORDER, Chain, ChainTile, Op
+from fusioncc.chain import IN_ORDER, Chain, ChainTile
 from fusioncc.codegen import pointwise
 from fusioncc.codegen.chain_check import TORCH, check_sections, numbered
-from fusioncc.codegen.chain_ops import EXTREMES, LARGER, ChainOps, Value, bare
+from fusioncc.codegen.chain_ops import EXTREMES, LARGER, ChainOps, Value, approximates, bare
 from fusioncc.codegen.chain_space import Space, space_of
 from fusioncc.codegen.launch import Arg, Blocks, Buffer, EmittedModule, KernelLaunch
 from fusioncc.codegen.lines import call, indented, paragraph, returned
-from fusioncc.codegen.module import IMPORTS, LANGUAGE
+from fusioncc.codegen.module import IMPORTS, LANGUAGE, LIBDEVICE
 from fusioncc.errors import EmissionError
 
 CHAIN_TIERS = ("eager", "fp32")
 MAX_TILE = 2**16
 """Most elements of a tile."""
-NARROW = ("bf16", "fp16", "fp8e4m3", "fp8e5m2", "int8", "uint8", "bool")
-"""Dtypes of results that round far more away than approximations of fp32 do."""
-WHOLE = ("int8", "uint8", "int16", "int32", "int64", "bool")
-JUMPS = ("ceil", "floor", "floor_divide", "fmod", "frac", "remainder", "round", "sgn", "sign", "trunc")
-"""Ops, beside those with results in ``WHOLE`` dtypes, of which a last place of an operand decides the result; and"""
-QUOTIENTS = ("div", "floor_divide", "fmod", "pow", "reciprocal", "remainder", "true_divide")
-"""ops that make exact quotients."""
-LIBDEVICE = "from triton.language.extra import libdevice\n"
 
 
 def check_chain(chain: Chain, tier: str) -> None:
@@ -110,7 +102,8 @@ class _Writer:
 
     def emitted(self) -> EmittedModule:
         kernel = "\n".join(self._kernel()) + "\n"
-        called = pointwise.fast(kernel) if self._fast else (*pointwise.helpers(kernel), kernel)
+        near = self.tier == "fp32" and approximates(self.chain)
+        called = pointwise.fast(kernel) if near else (*pointwise.helpers(kernel), kernel)
         functions = [*self._reducers(kernel), *called]
         libdevice = LIBDEVICE * any("libdevice." in each for each in functions)
         exact = self.tier == "eager" and bool(libdevice)
@@ -133,14 +126,6 @@ class _Writer:
         )
         launch = KernelLaunch("chain", args, (blocks,), self.tile.num_warps, 1)
         return EmittedModule(self.name, "\n\n".join(sections), buffers, (launch,), self.chain.inputs)
-
-    @property
-    def _fast(self) -> bool:
-        """Whether approximations of fp32 are far below the rounding of every result: there is none that jumps where a
-        quotient is exact."""
-        narrow = all(self.chain.dtype_of(each.value) in NARROW for each in self.chain.results)
-        jumps = any(_stem(op) in JUMPS or op.dtype in WHOLE for op in self.chain.ops)
-        return self.tier == "fp32" and narrow and not (jumps and any(_stem(op) in QUOTIENTS for op in self.chain.ops))
 
     @property
     def _tiles_a_row(self) -> int:
@@ -296,8 +281,3 @@ def _term(index: str, stride: int) -> str:
 
 def _tuple(items: list[str]) -> str:
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
-
-
-def _stem(op: Op) -> str:
-    """The name of an op without namespace and overload."""
-    return op.target.split(".")[1]

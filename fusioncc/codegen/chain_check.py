@@ -1,5 +1,7 @@
 """The self-check of a chain's module: random operands, the same ops in eager and in fp64, bounds, guards, timing."""
 
+from collections.abc import Mapping, Sequence
+
 from fusioncc.chain import CASTS, CONSTANT, Chain, Op
 from fusioncc.codegen.chain_space import Space
 from fusioncc.codegen.lines import call, indented, returned
@@ -18,6 +20,7 @@ SMALL = 1 << 14
 TIMED_BYTES = 256 << 20
 MAX_SETS = 16
 
+ATEN = "aten = torch.ops.aten\n"
 CAST = '''def cast(value, dtype):
     """``value`` in another dtype; floats of the reference, in which the default dtype is fp64, stay fp64."""
     exact = dtype.is_floating_point and torch.get_default_dtype() == torch.float64
@@ -95,14 +98,14 @@ def check_sections(chain: Chain, space: Space, name: str, tier: str, *, interpre
     eager = "\n".join(_eager(chain, space)) + "\n"
     constants = "\n".join(_constants(chain, space, name, tier, interpreted)) + "\n"
     casts = (CAST,) if "cast(" in eager else ()
-    return ("aten = torch.ops.aten\n" if "aten." in eager else "", *casts, eager, constants, DRAW, MAIN)
+    return (ATEN if "aten." in eager else "", *casts, eager, constants, DRAW, MAIN)
 
 
 def _eager(chain: Chain, space: Space) -> tuple[str, ...]:
     """The ops one by one, by ATen."""
-    names = [*numbered("x", len(chain.inputs))]
-    inputs = list(names)
+    inputs = numbered("x", len(chain.inputs))
     body = ['"""The same ops, one after another; from fp64 operands they are the reference."""']
+    names = [*inputs]
     for at, op in enumerate(chain.ops):
         names.append(f"v{at}")
         body += _eager_op(op, names, _shape(op.shape, chain, space))
@@ -110,12 +113,25 @@ def _eager(chain: Chain, space: Space) -> tuple[str, ...]:
     return (*call("def eager", inputs, ":", depth=0), *indented(body))
 
 
-def _eager_op(op: Op, names: list[str], shape: str) -> tuple[str, ...]:
+def eager_ops(
+    chain: Chain, given: Sequence[str], made: Sequence[str], stem: str, dtypes: Mapping[str, str]
+) -> tuple[str, ...]:
+    """The ops of an epilogue one by one, by ATen, on inputs that are called ``given``; what it ``made`` is named last.
+    Other values begin with ``stem``, ``dtypes`` is source."""
+    names, lines = list(given), list[str]()
+    for at, op in enumerate(chain.ops):
+        names.append(f"{stem}{at}")
+        lines += _eager_op(op, names, "(1, 1)", dtypes)
+    results = (names[result.value] for result in chain.results)
+    return (*lines, *(f"{name} = {value}" for name, value in zip(made, results, strict=True)))
+
+
+def _eager_op(op: Op, names: list[str], shape: str, dtypes: Mapping[str, str] = TORCH) -> tuple[str, ...]:
     made = names[-1]
     if op.target in CASTS:
-        return (f"{made} = cast({names[op.args[0].value or 0]}, {TORCH[op.dtype]})",)
+        return (f"{made} = cast({names[op.args[0].value or 0]}, {dtypes[op.dtype]})",)
     if op.target == CONSTANT:
-        dtype = TORCH[op.dtype]
+        dtype = dtypes[op.dtype]
         whole = f"torch.full({shape}, {op.args[0].constant}, dtype={dtype}, device={names[0]}.device)"
         return call(f"{made} = cast", [whole, dtype])
     given = []

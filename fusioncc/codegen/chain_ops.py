@@ -14,6 +14,13 @@ EXTREMES = {
     "aten.amax.default": ("larger", "max", "maximum", 'float("-inf")'),
     "aten.amin.default": ("smaller", "min", "minimum", 'float("inf")'),
 }
+NARROW = ("bf16", "fp16", "fp8e4m3", "fp8e5m2", "int8", "uint8", "bool")
+"""Dtypes of results that round far more away than approximations of fp32 do."""
+WHOLE = ("int8", "uint8", "int16", "int32", "int64", "bool")
+JUMPS = ("ceil", "floor", "floor_divide", "fmod", "frac", "remainder", "round", "sgn", "sign", "trunc")
+"""Ops, beside those with results in ``WHOLE`` dtypes, of which a last place of an operand decides the result; and"""
+QUOTIENTS = ("div", "floor_divide", "fmod", "pow", "reciprocal", "remainder", "true_divide")
+"""ops that make exact quotients."""
 RESERVED = ("rows", "cols", "tile", "tiles_a_row", "inside", "larger", "smaller", "libdevice")
 """Names that no value of a kernel has; nor those of the functions that expressions call."""
 
@@ -63,8 +70,7 @@ class ChainOps:
 
     def _name(self, op: Op) -> str:
         """The name of an op's value: the op's own, numbered where it is taken."""
-        stem = op.target.split(".")[1].strip("_")
-        stem = name = {"convert_element_type": "cast", "to_copy": "cast", "to": "cast"}.get(stem, stem)
+        stem = name = {"convert_element_type": "cast", "to_copy": "cast", "to": "cast"}.get(op.stem, op.stem)
         number = 0
         while name in self.used or name in RESERVED or pointwise.helpers(f"{name}("):
             number += 1
@@ -116,3 +122,11 @@ def bare(source: str) -> str:
         if depth == 0 and at < len(source) - 1:
             return source
     return source[1:-1] if source.startswith("(") else source
+
+
+def approximates(chain: Chain) -> bool:
+    """Whether approximations of fp32 are far below the rounding of every result: there is none that jumps where a
+    quotient is exact."""
+    narrow = all(chain.dtype_of(each.value) in NARROW for each in chain.results)
+    jumps = any(op.stem in JUMPS or op.dtype in WHOLE for op in chain.ops)
+    return narrow and not (jumps and any(op.stem in QUOTIENTS for op in chain.ops))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fusioncc.codegen.kernel import Param, constant, pointer
 from fusioncc.codegen.launch import Buffer, M
 from fusioncc.codegen.tile import Axis, Tile
-from fusioncc.group import Branch, Group, Member, Operand
+from fusioncc.group import Branch, Epilogue, Group, Member, Operand
 from fusioncc.packing import concat_columns
 from fusioncc.schedule import Schedule, padded_rank
 
@@ -31,6 +31,38 @@ class Context:
     def downs(self) -> tuple[int, ...]:
         """Indices of the down members, each once."""
         return tuple(dict.fromkeys(branch.down for branch in self.branches))
+
+    @property
+    def epilogues(self) -> tuple[Epilogue, ...]:
+        """What tiles of the emitted main members end with."""
+        return tuple(each for each in self.group.epilogues if set(each.mains) <= set(self.mains))
+
+    def is_stored(self, main: int) -> bool:
+        """Whether the output of a main member is written as it is."""
+        epilogue = self.group.epilogue_of(main)
+        return epilogue is None or main in epilogue.kept
+
+    def results(self, epilogue: Epilogue) -> tuple[Buffer, ...]:
+        """What the epilogue makes."""
+        every = tuple((each, at) for each in self.epilogues for at in range(len(each.chain.results)))
+        n, chain = self.member(epilogue.mains[0]).n, epilogue.chain
+        return tuple(
+            Buffer(
+                f"h{self.tail((epilogue, at), every)}",
+                (M, n),
+                chain.dtype_of(result.value),
+                "result",
+                epilogue.mains[0],
+                at,
+            )
+            for at, result in enumerate(chain.results)
+        )
+
+    def made(self, main: int) -> tuple[Buffer, ...]:
+        """What the tiles of a main member write; of an epilogue of several the first answers for its results."""
+        epilogue = self.group.epilogue_of(main)
+        ends = self.results(epilogue) if epilogue is not None and main == epilogue.mains[0] else ()
+        return (*([self.output(main)] if self.is_stored(main) else []), *ends)
 
     def first_branch(self, down: int) -> Branch:
         """The branch that answers for a down member, which several branches may read."""
@@ -63,6 +95,9 @@ class Context:
                     add(self.member(branch.up).bias, f"b_bias{tail}")
                 for scale in branch.scale_tensors:
                     add(scale, f"scale{tail}{self.tail(scale, branch.scale_tensors)}")
+        ends = tuple(dict.fromkeys(each for epilogue in self.epilogues for each in epilogue.operands))
+        for operand in ends:
+            add(operand, f"z{self.tail(operand, ends)}")
         return names
 
     def expression(self, operand: Operand) -> str:

@@ -84,7 +84,7 @@ def _chained(kernels: list[Kernel], schedule: Schedule) -> tuple[Kernel, ...]:
 
 def _buffers(context: Context, schedule: Schedule) -> tuple[Buffer, ...]:
     """Outputs, or the operand of a vendor GEMM; saved down products, scratch."""
-    outputs = [context.operand()] if context.concat else [context.output(main) for main in context.mains]
+    outputs = [context.operand()] if context.concat else [made for main in context.mains for made in context.made(main)]
     saved = [buffer for down in context.downs if (buffer := context.saved(down)) is not None]
     scratch = [
         context.slices(down, pool.k_split)

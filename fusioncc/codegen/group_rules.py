@@ -15,8 +15,9 @@ def require_group(context: Context) -> None:
         EmissionError: with the member and what is wrong with it.
     """
     group = context.group
+    ends = {operand for epilogue in context.epilogues for operand in epilogue.operands}
     for operand in context.names():
-        _require_operand(operand)
+        _require_operand(operand, any_dtype=operand in ends)
     if any(context.output(main).dtype not in EMITTED_DTYPES for main in context.mains):
         raise EmissionError(f"an output dtype has no emitted form; emitted dtypes: {', '.join(EMITTED_DTYPES)}")
     for branch in context.branches:
@@ -35,8 +36,8 @@ def require_group(context: Context) -> None:
         raise EmissionError("batched members have no emitted form")
 
 
-def _require_operand(operand: Operand) -> None:
-    if operand.dtype not in EMITTED_DTYPES:
+def _require_operand(operand: Operand, *, any_dtype: bool) -> None:
+    if operand.dtype not in EMITTED_DTYPES and not any_dtype:
         known = ", ".join(EMITTED_DTYPES)
         raise EmissionError(f"{operand.node} is {operand.dtype}, which has no emitted form; emitted dtypes: {known}")
     if any(size == 0 for size in operand.shape):

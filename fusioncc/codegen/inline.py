@@ -2,9 +2,10 @@
 
 from fusioncc.codegen.bundle import bundle
 from fusioncc.codegen.context import Context
+from fusioncc.codegen.ending import Ending
 from fusioncc.codegen.kernel import Kernel, Part, part, total
-from fusioncc.codegen.low_rank import rank_vectors
-from fusioncc.codegen.main_tile import MainTile
+from fusioncc.codegen.low_rank import LowRankTile, rank_vectors
+from fusioncc.codegen.main_tile import MainTile, low_ranks_of, main_tiles
 from fusioncc.codegen.pool_rules import require_branches, require_roles
 from fusioncc.errors import EmissionError
 from fusioncc.schedule import Pool, Schedule, overwrites_x, padded_rank
@@ -28,44 +29,45 @@ def require(context: Context, schedule: Schedule) -> None:
 def kernels(context: Context, schedule: Schedule) -> list[Kernel]:
     """One kernel for each launch: a main member, or a bundle of them."""
     return [
-        bundle([inline_main(context, pool, main) for pool in pools for main in pool.members])
+        bundle([inline_main(context, pool, mains) for pool in pools for mains in context.group.together(pool.members)])
         for pools in schedule.by_launch()
     ]
 
 
-def inline_main(context: Context, pool: Pool, main: int) -> Kernel:
+def inline_main(context: Context, pool: Pool, mains: tuple[int, ...]) -> Kernel:
     """``X`` is read once; the low-rank product costs RP / BLOCK_N more arithmetic. A member without a branch is a plain
     GEMM."""
-    tile = MainTile(context, pool, main)
-    a_tiles = [low_rank.a_tile(tile.loop.axis, tile.loop.bounds) for low_rank in tile.low_ranks]
+    tiles = main_tiles(context, pool, mains)
+    first, lows = tiles[0], low_ranks_of(tiles)
+    a_tiles = [low_rank.a_tile(first.loop.axis, first.loop.bounds) for low_rank in lows]
+    operands = (first.x, *(tile.w for tile in tiles))
+    sums: tuple[MainTile | LowRankTile, ...] = (*tiles, *lows)
+    ending = Ending(tiles)
     body = (
-        tile.vectors()
-        + rank_vectors(tile.low_ranks)
+        first.vectors()
+        + rank_vectors(lows)
         + part("")
-        + tile.loop.starts(tile.x, tile.w, *a_tiles)
-        + tile.zero()
-        + total([low_rank.zero() for low_rank in tile.low_ranks])
-        + tile.loop.run(
-            [tile.x, tile.w, *a_tiles],
-            [tile.accumulate(), *(low_rank.accumulate() for low_rank in tile.low_ranks)],
-        )
-        + tile.settled()
-        + total([low_rank.settled() for low_rank in tile.low_ranks])
-        + _joins(tile)
+        + first.loop.starts(*operands, *a_tiles)
+        + total([each.zero() for each in sums])
+        + first.loop.run([*operands, *a_tiles], [each.accumulate() for each in sums])
+        + total([each.settled() for each in sums])
+        + _joins(tiles)
         + part("")
-        + tile.epilogue()
+        + ending.body
     )
-    return tile.kernel("main", body, (tile.x, tile.w, tile.out))
+    return first.kernel("main", body, (*operands, *ending.written), ending.helpers)
 
 
-def _joins(tile: MainTile) -> Part:
-    if not tile.low_ranks:
+def _joins(tiles: tuple[MainTile, ...]) -> Part:
+    lows = low_ranks_of(tiles)
+    if not lows:
         return Part()
+    context, first = tiles[0].context, tiles[0]
     body = part("", "# The low-rank product joins in the same accumulator, before the only rounding of the sum.")
-    for low_rank in tile.low_ranks:
+    for low_rank in lows:
         body += low_rank.load_bias()
-        saved = tile.context.saved(low_rank.branch.down)
-        if saved is not None and low_rank.branch == tile.context.first_branch(low_rank.branch.down):
-            body += part("if col_block == 0:") + low_rank.save(saved, tile.write_rows).indented()
-        body += low_rank.join(tile.read_cols, bias=True, opens=False)
+        saved = context.saved(low_rank.branch.down)
+        if saved is not None and low_rank.branch == context.first_branch(low_rank.branch.down):
+            body += part("if col_block == 0:") + low_rank.save(saved, first.write_rows).indented()
+        body += low_rank.join(first.read_cols, bias=True, opens=False)
     return body

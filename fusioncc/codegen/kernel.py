@@ -177,6 +177,11 @@ class Kernel:
         """The function with this name."""
         return function(name, self.params, self.whole)
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Its lines and its device functions."""
+        return (*self.helpers, *self.whole.lines)
+
     def launch(self, name: str) -> KernelLaunch:
         """The launch as data."""
         args = tuple(param.arg for param in self.params)

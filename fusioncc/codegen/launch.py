@@ -19,19 +19,21 @@ class Buffer:
 
     ``shape`` entries are sizes, or ``M``. ``role`` says what it holds: ``output`` (of main member ``member``),
     ``saved`` (the down product of member ``member``, written out), ``scratch`` (fp32 partial slices), ``counters``
-    (zeros at the start of every launch), ``operand`` (of a vendor GEMM behind the module, all members together).
+    (zeros at the start of every launch), ``operand`` (of a vendor GEMM behind the module, all members together),
+    ``result`` (number ``at`` of what the tiles of main member ``member``, first of its epilogue, end with).
     """
 
     name: str
     shape: tuple[int | str, ...]
     dtype: str
-    role: Literal["output", "saved", "operand", "scratch", "counters"]
+    role: Literal["output", "saved", "operand", "result", "scratch", "counters"]
     member: int
+    at: int = 0
 
     @property
     def kept(self) -> bool:
         """Whether the rest of the graph reads it."""
-        return self.role in ("output", "saved", "operand")
+        return self.role in ("output", "saved", "operand", "result")
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ class LowRankTile:
     tile: TileConfig
     tail: str
     rank_tail: str
+    acc: str = "acc"
+    """Name of the accumulator that it joins."""
 
     @property
     def down(self) -> Member:
@@ -162,9 +164,9 @@ class LowRankTile:
     def join(self, cols: Axis, *, bias: bool, opens: bool) -> Part:
         """``acc += scale * y @ b``, or ``acc =`` that where it ``opens``; ``bias`` adds the down member's."""
         tile = self._tile(f"b{self.tail}", self.up, (self.axis, cols), ())
-        names = (self.y, f"b{self.tail}", "acc")
+        names = (self.y, f"b{self.tail}", self.acc)
         joined = (
-            part(f"acc += tl.sum({self._fp32_b} * tl.trans({self.y}), 1, keep_dims=True)")
+            part(f"{self.acc} += tl.sum({self._fp32_b} * tl.trans({self.y}), 1, keep_dims=True)")
             if self.tile.one_row
             else part(*dot(*names, self._join_product, self.tile.swap_operands, opens=opens), params=self._x())
         )

@@ -7,7 +7,7 @@ from fusioncc.codegen.context import Context
 from fusioncc.codegen.descriptor import DescriptorTile
 from fusioncc.codegen.k_loop import KLoop
 from fusioncc.codegen.kernel import ROWS, TILE, Kernel, Param, Part, buffer_pointer, constant, part, total
-from fusioncc.codegen.launch import Blocks
+from fusioncc.codegen.launch import Blocks, Buffer
 from fusioncc.codegen.low_rank import LowRankTile, low_ranks
 from fusioncc.codegen.precision import Product, dot, main_product, multiply_add
 from fusioncc.codegen.tile import INT32_ELEMENTS, Axis, Tile, block_constants, column_vectors, row_vectors, wide_rows
@@ -19,11 +19,23 @@ from fusioncc.schedule import Pool
 
 @dataclass(frozen=True)
 class MainTile:
-    """The tile ``[BLOCK_M, BLOCK_N]`` of member ``main`` that a program of ``pool`` computes, maybe transposed."""
+    """The tile ``[BLOCK_M, BLOCK_N]`` of member ``main`` that a program of ``pool`` computes, maybe transposed. One of
+    several members has a tile of each of ``mains``."""
 
     context: Context
     pool: Pool
     main: int
+    mains: tuple[int, ...]
+
+    @property
+    def tail(self) -> str:
+        """What tells its names from those of the other members of its program."""
+        return str(self.mains.index(self.main)) if len(self.mains) > 1 else ""
+
+    @property
+    def acc(self) -> str:
+        """Name of the accumulator."""
+        return f"acc{self.tail}"
 
     @property
     def member(self) -> Member:
@@ -35,7 +47,9 @@ class MainTile:
 
     @property
     def low_ranks(self) -> tuple[LowRankTile, ...]:
-        return low_ranks(self.context, self.context.group.branches_of(self.main), self.pool.tile)
+        every = tuple(branch for main in self.mains for branch in self.context.group.branches_of(main))
+        lows = low_ranks(self.context, every, self.pool.tile)
+        return tuple(replace(each, acc=self.acc) for each in lows if each.branch.main == self.main)
 
     @property
     def n(self) -> Param:
@@ -65,27 +79,27 @@ class MainTile:
     def w(self) -> Tile | DescriptorTile:
         if self.pool.tile.tma:
             sizes, starts = ("K", "N"), ("k", "col_block * BLOCK_N")
-            return self._described("w", self.member.weight, ("K", "N"), sizes, starts)
+            return self._described(f"w{self.tail}", self.member.weight, ("K", "N"), sizes, starts)
         axes = (self.loop.axis, self.read_cols)
-        return self.context.tile("w", self.member.weight, axes, self._swap, self.loop.bounds)
+        return self.context.tile(f"w{self.tail}", self.member.weight, axes, self._swap, self.loop.bounds)
 
-    @property
-    def out(self) -> Tile | DescriptorTile:
-        output = self.context.output(self.main)
-        params = (buffer_pointer("out_ptr", output), self.n)
+    def written(self, name: str, buffer: Buffer) -> Tile | DescriptorTile:
+        """The tile of a buffer ``[M, N]`` that the program writes."""
+        params = (buffer_pointer(f"{name}_ptr", buffer), self.n)
         if self.pool.tile.tma:
             starts = ("row_block * BLOCK_M", "col_block * BLOCK_N")
             blocks = block_constants(self.pool.tile, "M", "N")
             shape = ("BLOCK_M", _fraction("BLOCK_N", self.pool.tile.epilogue_subtiles))
-            return DescriptorTile("out", shape, ("M", "N"), starts, 1, "N", (ROWS, *params), blocks)
-        return Tile("out", "out_ptr", (self.write_rows, self._cols()[2]), ("N", "1"), params, self._swap)
+            return DescriptorTile(name, shape, ("M", "N"), starts, 1, "N", (ROWS, *params), blocks)
+        return Tile(name, f"{name}_ptr", (self.write_rows, self._cols()[2]), ("N", "1"), params, self._swap)
 
-    def kernel(self, stem: str, body: Part, tiles: Sequence[Tile | DescriptorTile]) -> Kernel:
-        """The kernel that runs ``body`` for every tile of the member; it reads and writes ``tiles``."""
+    def kernel(self, stem: str, body: Part, tiles: Sequence[Tile | DescriptorTile], helpers: tuple[str, ...]) -> Kernel:
+        """The kernel that runs ``body``, which calls ``helpers``, for every tile of the member; it reads and writes
+        ``tiles``."""
         tile = self.pool.tile
         k_split, split = self.pool.k_split, self._k_split
         count = f"triton.cdiv({self.n.expression}, {tile.block_n})" + (f" * {k_split}" if split else "")
-        made = self.context.output(self.main).name
+        made = ", ".join(buffer.name for main in self.mains for buffer in self.context.made(main))
         blocks = Blocks(tile.block_m, -(-self.member.n // tile.block_n) * k_split, count, stem, made)
         columns = part(
             "tl.cdiv(N, BLOCK_N)" + "".join(f" * {each.name}" for each in split),
@@ -94,7 +108,7 @@ class MainTile:
         count_source = tile_count(self.context.group, self.pool, columns)
         declared = total([each.declare() for each in tiles if isinstance(each, DescriptorTile)])
         number = self.context.mains.index(self.main)
-        return Kernel(stem, body, tile, (blocks,), count_source, self.helpers, self.pool.workers, declared, number)
+        return Kernel(stem, body, tile, (blocks,), count_source, helpers, self.pool.workers, declared, number)
 
     def vectors(self) -> Part:
         """Which tile this program computes, and its index vectors."""
@@ -104,28 +118,32 @@ class MainTile:
         if not self.pool.tile.tma:
             ks = Part() if self.pool.role == "up" else self.loop.vectors()
             return order + self._rows()[0] + self._cols()[0] + ks
-        rows = self._rows()[0] if self.low_ranks else Part()
-        return order + rows + (self._cols()[0] if self.low_ranks or self.member.bias else Part())
+        joined = any(self.context.group.branches_of(main) for main in self.mains)
+        rows = self._rows()[0] if joined or self._ends else Part()
+        cols = rows.lines or any(self.context.member(main).bias for main in self.mains)
+        return order + rows + (self._cols()[0] if cols else Part())
 
     def zero(self) -> Part:
         letters = ("N", "K" if self.pool.tile.one_row else "M") if self._swap else ("M", "N")
         shape = ", ".join(f"BLOCK_{letter}" for letter in letters)
-        zeros = part(f"acc = tl.zeros(({shape}), tl.float32)", params=block_constants(self.pool.tile, *letters))
+        zeros = part(f"{self.acc} = tl.zeros(({shape}), tl.float32)", params=block_constants(self.pool.tile, *letters))
         return zeros + self.correction()
 
     def correction(self) -> Part:
         """Where the product is compensated: what the accumulator has lost so far."""
-        return part("acc_lost = tl.zeros_like(acc)") if self._product.compensated else Part()
+        return part(f"{self.acc}_lost = tl.zeros_like({self.acc})") if self._product.compensated else Part()
 
     def accumulate(self) -> Part:
         """``acc += x @ w``; a tile of one row leaves the sum along K to :meth:`settled`."""
         if self.pool.tile.one_row:
-            return part(multiply_add("x", "w", "acc", self.context.group.lhs.dtype, self.member.weight.dtype))
-        return part(*dot("x", "w", "acc", self._product, self._swap))
+            return part(
+                multiply_add("x", f"w{self.tail}", self.acc, self.context.group.lhs.dtype, self.member.weight.dtype)
+            )
+        return part(*dot("x", f"w{self.tail}", self.acc, self._product, self._swap))
 
     def settled(self) -> Part:
         """Behind the K loop ``acc`` is the product."""
-        return part("acc = tl.sum(acc, 1, keep_dims=True)") if self.pool.tile.one_row else Part()
+        return part(f"{self.acc} = tl.sum({self.acc}, 1, keep_dims=True)") if self.pool.tile.one_row else Part()
 
     @property
     def helpers(self) -> tuple[str, ...]:
@@ -152,36 +170,37 @@ class MainTile:
         product = self._product_tile("product", start, self.write_rows, self._cols()[2], self.pool.k_split)
         return product.setup() + product.store("acc")
 
-    def epilogue(self) -> Part:
-        """Biases in fp32, one rounding, the store."""
-        body = self._add_bias("bias", self.member.bias, 1.0)
+    def biased(self) -> Part:
+        """The biases, added in fp32."""
+        body = self._add_bias(f"bias{self.tail}", self.member.bias, 1.0)
         for low_rank in self.low_ranks:
             body += self._add_bias(f"b_bias{low_rank.tail}", low_rank.up.bias, low_rank.up.bias_scale)
-        out = self.out
-        if isinstance(out, DescriptorTile) and self.pool.tile.epilogue_subtiles > 1:
-            return body + self._store_in_parts(out, self.pool.tile.epilogue_subtiles)
-        return body + out.setup() + out.store(self._rounded("acc"))
+        return body
 
-    def _store_in_parts(self, out: DescriptorTile, parts: int) -> Part:
-        """The accumulator halved until there are so many ``parts``, each stored by itself."""
+    def store(self, tile: Tile | DescriptorTile, value: str, cast: str) -> Part:
+        """Store ``value``, rounded by ``cast``, whole or in the parts in which the tile is to be stored."""
+        parts = self.pool.tile.epilogue_subtiles
+        if not isinstance(tile, DescriptorTile) or parts == 1:
+            return tile.setup() + tile.store(value + cast)
         lines = [f"# Stored in {parts} parts, one after another: the shared memory of one is enough."]
         names = [""]
         while len(names) < parts:
             shape = f"(BLOCK_M, 2, {_fraction('BLOCK_N', 2 * len(names))})"
             for name in names:
-                halves, whole = f"acc_{name}0, acc_{name}1", f"acc_{name}" if name else "acc"
+                halves, whole = f"{value}_{name}0, {value}_{name}1", f"{value}_{name}" if name else value
                 lines.append(f"{halves} = tl.split(tl.permute(tl.reshape({whole}, {shape}), (0, 2, 1)))")
             names = [name + half for name in names for half in "01"]
-        row, col = out.starts
-        stores = part(*lines, params=out.blocks)
+        row, col = tile.starts
+        stores = part(*lines, params=tile.blocks)
         for at, name in enumerate(names):
             start = f"{col} + {at} * ({_fraction('BLOCK_N', parts)})" if at else col
-            stores += replace(out, starts=(row, start)).store(self._rounded(f"acc_{name}"))
+            stores += replace(tile, starts=(row, start)).store(f"{value}_{name}{cast}")
         return stores
 
-    def _rounded(self, value: str) -> str:
-        element = "out_desc.dtype" if self.pool.tile.tma else "out_ptr.dtype.element_ty"
-        return value if self.context.output(self.main).dtype == "fp32" else f"{value}.to({element})"
+    def rounding(self, name: str, dtype: str) -> str:
+        """What rounds a value in fp32 to the dtype of the buffer ``name``."""
+        element = f"{name}_desc.dtype" if self.pool.tile.tma else f"{name}_ptr.dtype.element_ty"
+        return "" if dtype == "fp32" else f".to({element})"
 
     @property
     def _product(self) -> Product:
@@ -215,11 +234,19 @@ class MainTile:
 
     def _rows(self) -> tuple[Part, Axis, Axis]:
         one = one_row_block(self.context.group, self.pool)
-        return row_vectors(self.pool.tile, one_block=one, wide=wide_rows(self.context.group, self.member.n))
+        width = max([self.member.n, *(operand.strides[0] for operand in self._ends if operand.shape)])
+        return row_vectors(self.pool.tile, one_block=one, wide=wide_rows(self.context.group, width))
+
+    @property
+    def _ends(self) -> tuple[Operand, ...]:
+        """What the epilogue reads beside the accumulators."""
+        epilogue = self.context.group.epilogue_of(self.main)
+        return epilogue.operands if epilogue is not None else ()
 
     def _cols(self) -> tuple[Part, Axis, Axis]:
         ups = [low_rank.up.weight for low_rank in self.low_ranks]
-        stride = max(weight.strides[1] for weight in (self.member.weight, *ups))
+        read = (self.member.weight, *ups, *(operand for operand in self._ends if operand.shape))
+        stride = max(operand.strides[1] for operand in read)
         wide = self.member.n * stride >= INT32_ELEMENTS
         return column_vectors(self.pool.tile, self.member.n, self.n, wide=wide)
 
@@ -232,9 +259,19 @@ class MainTile:
         factor = () if scale == 1.0 else (constant(f"{name.upper()}_SCALE", scale),)
         return part(
             f"{name} = tl.load({name}_ptr + {self.read_cols.index} * {stride.name}){cast}",
-            f"acc += {name}{spread}" + "".join(f" * {param.name}" for param in factor),
+            f"{self.acc} += {name}{spread}" + "".join(f" * {param.name}" for param in factor),
             params=(self.context.pointer(f"{name}_ptr", bias), stride, *factor),
         )
+
+
+def main_tiles(context: Context, pool: Pool, mains: tuple[int, ...]) -> tuple[MainTile, ...]:
+    """The tiles of one program, one of each of ``mains``."""
+    return tuple(MainTile(context, pool, main, mains) for main in mains)
+
+
+def low_ranks_of(tiles: Sequence[MainTile]) -> tuple[LowRankTile, ...]:
+    """The branches of all the tiles of a program, in order."""
+    return tuple(low_rank for tile in tiles for low_rank in tile.low_ranks)
 
 
 def _fraction(size: str, parts: int) -> str:

@@ -2,15 +2,16 @@
 
 from dataclasses import dataclass
 
-from fusioncc.codegen import trace
+from fusioncc.codegen import pointwise, trace
+from fusioncc.codegen.chain_check import TORCH
 from fusioncc.codegen.context import Context
 from fusioncc.codegen.descriptor import ALLOCATOR
 from fusioncc.codegen.kernel import Kernel
 from fusioncc.codegen.launch import Buffer, EmittedModule, M
 from fusioncc.codegen.lines import call, indented, paragraph, returned
-from fusioncc.codegen.self_check import TORCH_DTYPES, SelfCheck
+from fusioncc.codegen.self_check import SelfCheck
 from fusioncc.codegen.streams import Fork
-from fusioncc.group import Operand
+from fusioncc.group import Epilogue, Operand
 from fusioncc.schedule import Schedule
 
 IMPORTS = """import math
@@ -25,6 +26,7 @@ if __name__ == "__main__" and not torch.cuda.is_available():
 import triton
 """
 LANGUAGE = "import triton.language as tl\n"
+LIBDEVICE = "from triton.language.extra import libdevice\n"
 DEPENDENT = """if triton.knobs.runtime.interpret:  # one launch after another, nothing to wait for
     DEPENDENT = {}
 
@@ -72,6 +74,17 @@ class Module:
         return any(kernel.traced for kernel in self.kernels)
 
     @property
+    def _calls_libdevice(self) -> bool:
+        return any("libdevice." in each for kernel in self.kernels for each in kernel.texts)
+
+    @property
+    def _needs_a_card(self) -> bool:
+        """Whether Triton's interpreter does not run the kernels."""
+        chains = [epilogue.chain for epilogue in self.context.epilogues]
+        dtypes = {chain.dtype_of(value) for chain in chains for value in range(len(chain.inputs) + len(chain.ops))}
+        return self._calls_libdevice or not dtypes.isdisjoint(pointwise.EIGHTS)
+
+    @property
     def _described(self) -> bool:
         """Whether a kernel makes descriptors."""
         return any(kernel.tile.tma for kernel in self.kernels)
@@ -90,7 +103,7 @@ class Module:
     def _source(self, names: tuple[str, ...]) -> str:
         helpers = tuple(dict.fromkeys(helper for kernel in self.kernels for helper in kernel.helpers))
         functions = {name: kernel.source(name) for kernel, name in zip(self.kernels, names, strict=True)}
-        check = SelfCheck(self.context, self.schedule, self.name, self._traced)
+        check = SelfCheck(self.context, self.schedule, self.name, self._traced, self._needs_a_card)
         sections = [
             "\n".join(self._header()) + "\n\n" + self._imports(),
             *([ALLOCATOR] if self._described else []),
@@ -106,7 +119,8 @@ class Module:
     def _imports(self) -> str:
         early = f"\n{DEPENDENT}" * any(kernel.dependent for kernel in self.kernels)
         first, last = (self.fork.imports, self.fork.later_imports) if self.fork is not None else ("", "")
-        return first + trace.IMPORTS * self._traced + IMPORTS + LANGUAGE * bool(self.kernels) + last + early
+        language = LANGUAGE * bool(self.kernels) + LIBDEVICE * self._calls_libdevice
+        return first + trace.IMPORTS * self._traced + IMPORTS + language + last + early
 
     def _header(self) -> tuple[str, ...]:
         group = self.context.group
@@ -125,7 +139,10 @@ class Module:
                 if operand in names:
                     lines.append(f"    {names[operand]:8} {list(operand.shape)} {_layout(operand)}")
             if not self.context.concat:
-                lines.append(f"    {output.name:8} [{M}, {member.n}] {output.dtype} = {_formula(self.context, main)}")
+                size = f"[{M}, {member.n}] {output.dtype}" if self.context.is_stored(main) else "in registers"
+                lines.append(f"    {output.name:8} {size} = {_formula(self.context, main)}")
+        for epilogue in self.context.epilogues:
+            lines += self._ended(epilogue)
         if self.context.concat:
             xy = self.context.operand()
             lines.append(f"    {xy.name:8} [{M}, {xy.shape[1]}] {xy.dtype} = {_beside(self.context)}")
@@ -134,6 +151,17 @@ class Module:
             lines += paragraph(_tile_words(kernel), first=f"    {name}: ", rest="        ")
         lines += () if self.fork is None else self.fork.header(self._function_names())
         return (*lines, "", *paragraph(f"Why this schedule: {self.why}"), '"""')
+
+    def _ended(self, epilogue: Epilogue) -> list[str]:
+        """What the tiles of some members end with."""
+        names = self.context.names()
+        read = [self.context.output(main).name for main in epilogue.mains]
+        lines = [f"    {names[each]:8} {list(each.shape)} {_layout(each)}" for each in epilogue.operands]
+        read += [names[each] for each in epilogue.operands]
+        for buffer in self.context.results(epilogue):
+            ops = ", ".join(op.stem for op in epilogue.chain.ops)
+            lines.append(f"    {buffer.name:8} [{M}, {buffer.shape[1]}] {buffer.dtype} of {', '.join(read)}: {ops}")
+        return lines
 
     def _launch(self, names: tuple[str, ...]) -> tuple[str, ...]:
         tensors = tuple(self.context.names().values())
@@ -171,7 +199,7 @@ class Module:
         return f"({', '.join(sizes)})"
 
     def _dtype(self, buffer: Buffer) -> str:
-        return "x.dtype" if buffer.dtype == self.context.group.lhs.dtype else TORCH_DTYPES[buffer.dtype]
+        return "x.dtype" if buffer.dtype == self.context.group.lhs.dtype else TORCH[buffer.dtype]
 
 
 def _layout(operand: Operand) -> str:

@@ -10,6 +10,8 @@ MAX_BLOCK = 256
 """Widest block of a tile, in elements."""
 SPLIT_MAINS = ("concat", "horizontal")
 """Kinds whose main tiles may be split along K: a later launch adds the slices."""
+ENDING = (*SPLIT_MAINS, "inline", "split", "two_pool")
+"""Kinds whose main tiles may end with an epilogue."""
 MAX_ONE_ROW = 2**15
 """Most elements of W, or of A for each column of a rank, that a tile of one row holds."""
 MAX_CHAIN = 512
@@ -47,6 +49,7 @@ def require_pools(context: Context, schedule: Schedule) -> None:
         listed |= members
         if pool.role == "down":
             _require_downs(context, pool)
+    _require_endings(context, schedule)
 
 
 def require_roles(schedule: Schedule, roles: tuple[str, ...]) -> None:
@@ -199,6 +202,19 @@ def _require_descriptors(context: Context, schedule: Schedule, pool: Pool) -> No
         reason = refusal(context.group, main)
         if reason:
             raise EmissionError(reason)
+
+
+def _require_endings(context: Context, schedule: Schedule) -> None:
+    """The members of an epilogue are computed by one pool, which writes nothing for a later launch to add to."""
+    mains = [pool for pool in schedule.pools if pool.role == "main"]
+    for epilogue in context.group.epilogues:
+        pool = next((each for each in mains if set(epilogue.mains) <= {*each.members}), None)
+        nodes = ", ".join(context.member(main).node for main in epilogue.mains)
+        if pool is None:
+            raise EmissionError(f"{nodes} end together: one main pool lists them")
+        added = any(context.group.branches_of(main) for main in epilogue.mains)
+        if schedule.kind not in ENDING or (schedule.kind in SPLIT_MAINS and (added or pool.k_split > 1)):
+            raise EmissionError(f"the main tiles of {nodes} end with no epilogue in schedule {schedule.kind!r}")
 
 
 def _capped(schedule: Schedule, pool: Pool) -> bool:

@@ -8,6 +8,7 @@ each other; in ``horizontal`` each member has its own.
 
 from fusioncc.codegen.bundle import bundle
 from fusioncc.codegen.context import Context
+from fusioncc.codegen.ending import Ending
 from fusioncc.codegen.inline import inline_main
 from fusioncc.codegen.kernel import Kernel, part
 from fusioncc.codegen.low_rank import joined_vectors
@@ -65,16 +66,16 @@ def _members(context: Context, pool: Pool, mains: dict[int, int], downs: dict[in
     if pool.role == "up":
         return [up_main(context, pool, main, mains[main], downs) for main in pool.members]
     return [
-        product_main(context, pool, main)
-        if context.group.branches_of(main) or pool.k_split > 1
-        else inline_main(context, pool, main)
-        for main in pool.members
+        product_main(context, pool, each[0])
+        if context.group.branches_of(each[0]) or pool.k_split > 1
+        else inline_main(context, pool, each)
+        for each in context.group.together(pool.members)
     ]
 
 
 def product_main(context: Context, pool: Pool, main: int) -> Kernel:
     """``X @ W`` alone, or over one slice of K, left in fp32."""
-    tile = MainTile(context, pool, main)
+    tile = MainTile(context, pool, main, (main,))
     body = (
         tile.vectors()
         + part("")
@@ -85,14 +86,15 @@ def product_main(context: Context, pool: Pool, main: int) -> Kernel:
         + part("")
         + tile.store_product()
     )
-    return tile.kernel("main", body, (tile.x, tile.w))
+    return tile.kernel("main", body, (tile.x, tile.w), tile.helpers)
 
 
 def up_main(context: Context, pool: Pool, main: int, k_split: int, downs: dict[int, int]) -> Kernel:
     """The slices of the product and the low-rank parts, added before the only rounding of the sum."""
-    tile = MainTile(context, pool, main)
+    tile = MainTile(context, pool, main, (main,))
     body = joined_vectors(tile.low_ranks) + tile.vectors() + part("") + tile.load_product(k_split)
     body += tile.correction() if tile.low_ranks else part()
     for low_rank in tile.low_ranks:
         body += joined(tile, low_rank, downs, opens=False)
-    return tile.kernel("up", body + part("") + tile.epilogue(), (tile.out,))
+    ending = Ending((tile,))
+    return tile.kernel("up", body + part("") + ending.body, ending.written, ending.helpers)

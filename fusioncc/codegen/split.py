@@ -4,11 +4,12 @@ from dataclasses import replace
 
 from fusioncc.codegen.bundle import bundle
 from fusioncc.codegen.context import Context
+from fusioncc.codegen.ending import Ending
 from fusioncc.codegen.k_loop import KLoop
 from fusioncc.codegen.kernel import WAIT, Kernel, Param, Part, buffer_pointer, constant, part, total
 from fusioncc.codegen.launch import Blocks, Buffer
 from fusioncc.codegen.low_rank import LowRankTile, helpers, joined_vectors, low_ranks, rank_vectors
-from fusioncc.codegen.main_tile import MainTile
+from fusioncc.codegen.main_tile import MainTile, low_ranks_of, main_tiles
 from fusioncc.codegen.pool_rules import require_branches, require_downs_before, require_roles
 from fusioncc.codegen.tile import Axis, Tile, row_vectors, wide_rows
 from fusioncc.codegen.tile_order import down_order, one_row_block, tile_count
@@ -36,7 +37,13 @@ def kernels(context: Context, schedule: Schedule) -> list[Kernel]:
     return [
         down_kernel(context, pools[0])
         if pools[0].role == "down"
-        else bundle([joined_main(context, pool, main, splits) for pool in pools for main in pool.members])
+        else bundle(
+            [
+                joined_main(context, pool, mains, splits)
+                for pool in pools
+                for mains in context.group.together(pool.members)
+            ]
+        )
         for pools in schedule.by_launch()
     ]
 
@@ -92,49 +99,57 @@ def _copy(buffer: Buffer, pool: Pool, axes: tuple[Axis, Axis], bounds: tuple[Par
     return Tile(buffer.name, f"{buffer.name}_ptr", axes, (stride.name, "1"), params, pool.tile.swap_operands)
 
 
-def joined_main(context: Context, pool: Pool, main: int, splits: dict[int, int]) -> Kernel:
+def joined_main(context: Context, pool: Pool, mains: tuple[int, ...], splits: dict[int, int]) -> Kernel:
     """The main GEMM; its low-rank products join before its K loop or, while a down launch may still run, behind it."""
-    tile = MainTile(context, pool, main)
+    tiles = main_tiles(context, pool, mains)
     if pool.joins_last:
         wait = part("") + WAIT if pool.dependent else Part()
-        return replace(joined_last(tile, splits, wait), waits=pool.dependent)
+        return replace(joined_last(tiles, splits, wait), waits=pool.dependent)
+    first, lows = tiles[0], low_ranks_of(tiles)
+    operands = (first.x, *(tile.w for tile in tiles))
+    ending = Ending(tiles)
     body = (
-        joined_vectors(tile.low_ranks)
-        + tile.vectors()
-        + (opening(tile, splits) if tile.low_ranks else tile.zero())
-        + tile.loop.starts(tile.x, tile.w)
-        + tile.loop.run([tile.x, tile.w], [tile.accumulate()])
+        joined_vectors(lows)
+        + first.vectors()
+        + (opening(tiles, splits) if lows else total([tile.zero() for tile in tiles]))
+        + first.loop.starts(*operands)
+        + first.loop.run(operands, [tile.accumulate() for tile in tiles])
         + part("")
-        + tile.epilogue()
+        + ending.body
     )
-    return tile.kernel("main", body, (tile.x, tile.w, tile.out))
+    return first.kernel("main", body, (*operands, *ending.written), ending.helpers)
 
 
-def joined_last(tile: MainTile, splits: dict[int, int], wait: Part) -> Kernel:
-    """A main tile that reads the down products, once it need not ``wait`` for them, behind its K loop."""
+def joined_last(tiles: tuple[MainTile, ...], splits: dict[int, int], wait: Part) -> Kernel:
+    """Main tiles that read the down products, once they need not ``wait`` for them, behind their K loop."""
+    first = tiles[0]
+    operands = (first.x, *(tile.w for tile in tiles))
+    ending = Ending(tiles)
     body = (
-        joined_vectors(tile.low_ranks)
-        + tile.vectors()
+        joined_vectors(low_ranks_of(tiles))
+        + first.vectors()
         + part("")
-        + tile.loop.starts(tile.x, tile.w)
-        + tile.zero()
-        + tile.loop.run([tile.x, tile.w], [tile.accumulate()])
-        + tile.settled()
+        + first.loop.starts(*operands)
+        + total([tile.zero() for tile in tiles])
+        + first.loop.run(operands, [tile.accumulate() for tile in tiles])
+        + total([tile.settled() for tile in tiles])
         + wait
-        + total([joined(tile, low_rank, splits, opens=False) for low_rank in tile.low_ranks])
+        + total([joined(tile, low_rank, splits, opens=False) for tile in tiles for low_rank in tile.low_ranks])
         + part("")
-        + tile.epilogue()
+        + ending.body
     )
-    return tile.kernel("main", body, (tile.x, tile.w, tile.out))
+    return first.kernel("main", body, (*operands, *ending.written), ending.helpers)
 
 
-def opening(tile: MainTile, splits: dict[int, int]) -> Part:
-    """The low-rank products open the accumulator."""
+def opening(tiles: tuple[MainTile, ...], splits: dict[int, int]) -> Part:
+    """The low-rank products open the accumulators."""
     body = part("", "# The low-rank product opens the accumulator, which rounds once, after the K loop.")
-    for index, low_rank in enumerate(tile.low_ranks):
-        body += joined(tile, low_rank, splits, opens=index == 0)
-        if index == 0 and not low_rank.stepped:
-            body += tile.correction()  # what the next branches lose is carried into the K loop
+    for tile in tiles:
+        body += Part() if tile.low_ranks else tile.zero()
+        for index, low_rank in enumerate(tile.low_ranks):
+            body += joined(tile, low_rank, splits, opens=index == 0)
+            if index == 0 and not low_rank.stepped:
+                body += tile.correction()  # what the next branches lose is carried into the K loop
     return body + part("")
 
 

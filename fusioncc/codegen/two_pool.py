@@ -18,7 +18,7 @@ same bits every time.
 from fusioncc.codegen.bundle import Together
 from fusioncc.codegen.context import Context
 from fusioncc.codegen.kernel import Kernel, Param, Part, buffer_pointer, constant, part
-from fusioncc.codegen.main_tile import MainTile
+from fusioncc.codegen.main_tile import low_ranks_of, main_tiles
 from fusioncc.codegen.pool_rules import require_branches, require_roles
 from fusioncc.codegen.split import down_kernel, joined_last
 from fusioncc.codegen.tile_order import one_row_block
@@ -59,7 +59,9 @@ def kernels(context: Context, schedule: Schedule) -> list[Kernel]:
     """The one kernel."""
     (down,) = (pool for pool in schedule.pools if pool.role == "down")
     mains = [pool for pool in schedule.pools if pool.role == "main"]
-    members = [published_main(context, pool, main, down) for pool in mains for main in pool.members]
+    members = [
+        published_main(context, pool, each, down) for pool in mains for each in context.group.together(pool.members)
+    ]
     downs = down_kernel(context, down)
     together, count = Together((*members, downs)), len(members)
     tiles, down_tiles = together.last_end(count), together.tiles(count)
@@ -96,11 +98,11 @@ def kernels(context: Context, schedule: Schedule) -> list[Kernel]:
     ]
 
 
-def published_main(context: Context, pool: Pool, main: int, down: Pool) -> Kernel:
+def published_main(context: Context, pool: Pool, mains: tuple[int, ...], down: Pool) -> Kernel:
     """A main tile: the K loop, then the wait for what the down workers publish, the join and the store."""
-    tile = MainTile(context, pool, main)
-    wait = _wait(context, pool, down) if tile.low_ranks else Part()
-    return joined_last(tile, dict.fromkeys(down.members, down.k_split), wait)
+    tiles = main_tiles(context, pool, mains)
+    wait = _wait(context, pool, down) if low_ranks_of(tiles) else Part()
+    return joined_last(tiles, dict.fromkeys(down.members, down.k_split), wait)
 
 
 def _wait(context: Context, pool: Pool, down: Pool) -> Part:

@@ -40,9 +40,9 @@ from fusioncc.cost_models.resources import shared_bytes
 from fusioncc.device import Device, get_device
 from fusioncc.group import Group
 from fusioncc.schedule import Schedule
-from tests.codegen.cases import golden
+from tests.codegen.golden_cases import golden
 
-TRITON_DTYPES = {"int32": "i32", "int64": "i64"}
+TRITON_DTYPES = {"int32": "i32", "int64": "i64", "int8": "i8"}
 DEVICES = {80: get_device("a100-80"), 90: get_device("h200"), 100: get_device("b200")}
 """A card of each capability: its shared memory, and what the cost model predicts for it."""
 

@@ -1,5 +1,6 @@
 """The emitted file as a script: it passes as emitted, and fails when one line of a kernel is wrong."""
 
+import contextlib
 import os
 import re
 import runpy
@@ -10,18 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.codegen.cases import golden
+from tests.codegen.golden_cases import golden
 
 GOLDEN = Path(__file__).parent / "golden"
 MUTATIONS: dict[str, tuple[str, Callable[[re.Match[str]], str]]] = {
-    "store offset": (r"\b(?:out|xy)_ptr \+ |\bout_desc\.store\(\[", lambda found: f"{found[0]}1 + "),
+    "store offset": (r"\b(?:out|xy|h)\d?_ptr \+ |\b(?:out|h)_desc\.store\(\[", lambda found: f"{found[0]}1 + "),
     "down offset": (r"\b(y|saved)\d*_ptr \+ ", lambda found: f"{found[0]}1 + "),
-    "stride": (r"\bW_STRIDE_N=\w+\.stride\(1\)", lambda found: f"{found[0]} // 2"),
+    "stride": (r"\bW0?_STRIDE_N=\w+\.stride\(1\)", lambda found: f"{found[0]} // 2"),
     "vendor product": (r"(?m)^ +multiply\(x, ", lambda found: f"{found[0]}1.05 * "),
     "scale": (r"\bSCALE\d*=([-\d.]+)", lambda found: f"{found[0]} * 1.05"),
 }
 """Name -> pattern of the place, and what to write there. The interpreter follows any address, so no mutation may lead
 out of the operands or of the guards around the buffers."""
+NOT_INTERPRETED = {"inline_int8"}
+"""Modules that call libdevice, which the interpreter does not have."""
 WITHOUT = {
     "down offset": {
         name
@@ -29,7 +32,7 @@ WITHOUT = {
         if not name.startswith(("split", "two_pool", "horizontal", "streams_lora", "streams_bundle"))
         and name != "inline_ragged"
     },
-    "scale": {"concat_one_row", "concat_plain", "streams_plain"},
+    "scale": {name for name in golden() if name.startswith("concat")} | {"streams_plain"},
     "store offset": {"streams_plain"},
     "stride": {name for name in golden() if name.startswith(("streams", "k_concat"))},
     "vendor product": {name for name in golden() if not name.startswith("streams")},
@@ -40,14 +43,16 @@ are the vendor's."""
 
 @pytest.mark.parametrize("name", golden())
 def test_right_as_emitted(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(GOLDEN / f"{name}.py"), run_name="__main__")
-    assert capsys.readouterr().out.startswith(f"{name}: right for M=")
+    with contextlib.suppress(SystemExit):
+        runpy.run_path(str(GOLDEN / f"{name}.py"), run_name="__main__")
+    said = "not checked: the interpreter has no libdevice" if name in NOT_INTERPRETED else "right for M="
+    assert capsys.readouterr().out.startswith(f"{name}: {said}")
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "mutation"),
-    [(name, each) for name in golden() for each in MUTATIONS if name not in WITHOUT.get(each, ())],
+    [(name, each) for name in golden() for each in MUTATIONS if name not in WITHOUT[each] | NOT_INTERPRETED],
 )
 def test_a_mutation_is_caught(name: str, mutation: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=f"{name}: WRONG: "):

@@ -10,7 +10,8 @@ import pytest
 
 from fusioncc.codegen import EmittedModule, emit
 from fusioncc.group import Group, Operand
-from tests.codegen.cases import TILE, Main, golden, group, inline
+from tests.codegen.cases import TILE, Main, group, inline
+from tests.codegen.golden_cases import golden
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = golden()
@@ -99,9 +100,14 @@ def other_layer(value: Group) -> Group:
         )
         for member in value.members
     )
+    epilogues = tuple(
+        replace(each, chain=replace(each.chain, inputs=tuple(map(renamed, each.chain.inputs))))
+        for each in value.epilogues
+    )
     return replace(
         value,
         name="layers_1",
+        epilogues=epilogues,
         lhs=renamed(value.lhs),
         members=members,
         branches=tuple(replace(each, scale_tensors=tuple(map(renamed, each.scale_tensors))) for each in value.branches),

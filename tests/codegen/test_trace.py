@@ -17,7 +17,8 @@ from fusioncc.codegen import EmittedModule, emit
 from fusioncc.group import Group
 from fusioncc.schedule import Schedule
 from tests.codegen import reference
-from tests.codegen.cases import DESCRIBED, DOWN, Lora, Main, bundled, golden, group, side_by_side, split
+from tests.codegen.cases import DESCRIBED, DOWN, Lora, Main, bundled, group, side_by_side, split
+from tests.codegen.golden_cases import golden
 from tests.codegen.interleaving import interleaved
 from tests.codegen.test_two_pool import SCHEDULES as TWO_POOL
 

@@ -18,6 +18,7 @@ from fusioncc.passes.plan_groups import Setting
 from fusioncc.pipeline import rewrite
 from fusioncc.plan import Plan
 from fusioncc.runtime.merged import MergedWeights
+from fusioncc.runtime.numpy_libdevice import interpreted_libdevice
 from fusioncc.runtime.packed import PackedWeights
 from fusioncc.schedule import SCHEDULES
 from tests.passes.doors import DOORS, aot, inputs_of
@@ -60,10 +61,11 @@ def check_plan(plan: Plan, graph: fx.Graph) -> None:
             gone = [group.output_of(main).node]
             gone += [group.members[at].node for branch in group.branches_of(main) for at in (branch.down, branch.up)]
             assert not names.intersection([group.members[main].node, *gone])
+        assert not names.intersection(result.node for each in group.epilogues for result in each.chain.results)
 
 
 def check_graph(
-    module: fx.GraphModule, inputs: list[Any], tolerance: float, kind: str, form: str, on_error: str
+    module: fx.GraphModule, inputs: list[Any], tolerance: float, kind: str, form: str, on_error: str, epilogues: str
 ) -> Plan | None:
     """Results before and after, and the plan; None where the kind is illegal for a group and was to raise."""
     wanted = results(module, inputs)
@@ -71,6 +73,7 @@ def check_graph(
     options = Options.of(
         schedule=kind,
         on_error=on_error,
+        epilogues=epilogues,
         numerics="relaxed" if kind == "merged" else "fp32",
         pack_weights=kind in PACKED,
         rest="eager" if form == "call" else "inductor",
@@ -86,7 +89,9 @@ def check_graph(
     module.graph.lint()
     module.recompile()
     check_plan(plan, module.graph)
-    for one, other in zip(results(module, inputs), wanted, strict=True):
+    with interpreted_libdevice():
+        got = results(module, inputs)
+    for one, other in zip(got, wanted, strict=True):
         assert (one.shape, one.dtype, strides(one)) == (other.shape, other.dtype, strides(other))
         size = 1.0 if other.dtype not in (torch.float16, torch.bfloat16) else max(1.0, float(other.abs().max()))
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * size)
@@ -109,18 +114,19 @@ ASKED = st.tuples(
     st.sampled_from(KINDS),
     st.sampled_from(("call", "visible")),
     st.sampled_from(("raise", "fallback")),
+    st.sampled_from(("never", "always")),
 )
 
 
-def check(program: Program, asked: tuple[str, str, str, str]) -> None:
-    door, kind, form, on_error = asked
+def check(program: Program, asked: tuple[str, str, str, str, str]) -> None:
+    door, kind, form, on_error, epilogues = asked
     form = "call" if "bfloat16" in repr(program) else form  # a launch alone runs in the unmended interpreter
     try:
         module = EVERY_DOOR[door](program.model(), (program.example(),))
     except RuntimeError as error:  # of autograd, about what is changed in place
         assume(door != "train")
         raise error
-    check_graph(module, inputs_of(module.graph), program.tolerance, kind, form, on_error)
+    check_graph(module, inputs_of(module.graph), program.tolerance, kind, form, on_error, epilogues)
 
 
 def drawn(examples: int) -> settings:
@@ -133,7 +139,7 @@ def drawn(examples: int) -> settings:
 @pytest.mark.filterwarnings("ignore::fusioncc.seam.FusionWarning")
 @drawn(16)
 @given(programs(), ASKED)
-def test_results_are_equal_and_plans_are_true(program: Program, asked: tuple[str, str, str, str]) -> None:
+def test_results_are_equal_and_plans_are_true(program: Program, asked: tuple[str, str, str, str, str]) -> None:
     check(program, asked)
 
 
@@ -142,5 +148,5 @@ def test_results_are_equal_and_plans_are_true(program: Program, asked: tuple[str
 @pytest.mark.filterwarnings("ignore::fusioncc.seam.FusionWarning")
 @drawn(80)
 @given(programs(), ASKED)
-def test_many_programs(program: Program, asked: tuple[str, str, str, str]) -> None:
+def test_many_programs(program: Program, asked: tuple[str, str, str, str, str]) -> None:
     check(program, asked)

@@ -21,7 +21,7 @@ from fusioncc.group import Group
 from fusioncc.runtime import dependent
 from fusioncc.runtime.build import tuned
 from fusioncc.runtime.load import load
-from tests.codegen.cases import golden
+from tests.codegen.golden_cases import golden
 
 CARD = SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", 90, 32))
 

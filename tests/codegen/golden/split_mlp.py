@@ -222,17 +222,21 @@ def check(operands):
 
     def guarded(shape, dtype, device):
         dtype = HALF if dtype == torch.bfloat16 else dtype
-        buffers.append(torch.full((math.prod(shape) + 2 * GUARD,), math.nan, dtype=dtype, device=device))
+        poison = math.nan if dtype.is_floating_point else 85
+        buffers.append(torch.full((math.prod(shape) + 2 * GUARD,), poison, device=device).to(dtype))
         return buffers[-1][GUARD:-GUARD].view(shape)
 
     results = launch(*operands, empty=guarded)
+    torch.set_default_dtype(torch.float64)
     exact = eager(*(operand.double() for operand in operands))
+    torch.set_default_dtype(torch.float32)
     for name, result, plain, truth in zip(RESULTS, results, eager(*operands), exact):
         (rms, worst), (eager_rms, eager_worst) = deviation(result, truth), deviation(plain.to(result.dtype), truth)
         if not (rms <= RMS_LIMIT * eager_rms and worst <= MAX_LIMIT * eager_worst):
             return f"{name}: RMS error {rms:.2e}, maximum {worst:.2e}; eager has {eager_rms:.2e} and {eager_worst:.2e}"
-    if not all(buffer[:GUARD].isnan().all() and buffer[-GUARD:].isnan().all() for buffer in buffers):
-        return "a kernel wrote outside its buffers"
+    for edge in (edge.float() for buffer in buffers for edge in (buffer[:GUARD], buffer[-GUARD:])):
+        if not (edge.isnan() | (edge == 85)).all():
+            return "a kernel wrote outside its buffers"
     return ""
 
 

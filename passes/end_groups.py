@@ -1,0 +1,162 @@
+"""End groups: chains behind the products of a group become epilogues of its tiles, where that is predicted to win.
+
+Each chain is tried with the group whose products it reads. The group is planned again, with what its tiles end with,
+and the chain's kernel is saved; where nothing is gained, or the graph would get a cycle, both stay as they are.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from torch import fx
+
+from fusioncc.cost_models.chain_cost import chain_costs
+from fusioncc.decision import Rejected
+from fusioncc.errors import PlanError
+from fusioncc.group import Epilogue
+from fusioncc.passes.epilogue_form import Behind, as_epilogue, first_refusal, views_of, writes_between
+from fusioncc.passes.exclusions import is_acyclic
+from fusioncc.passes.find_chains import find_chains, inputs_of
+from fusioncc.passes.plan_chains import chain_refusal, relaid
+from fusioncc.passes.plan_groups import WITHOUT_KERNEL, Refusals, Setting, plan_groups
+from fusioncc.passes.read_chains import read_chain
+from fusioncc.plan import GroupPlan
+
+Covered = dict[str, frozenset[fx.Node]]
+"""By group the nodes that it covers."""
+
+
+@dataclass(frozen=True)
+class EndedGroups:
+    """The groups with what their tiles end with, the nodes that each covers now, and why chains stay apart."""
+
+    groups: tuple[GroupPlan, ...]
+    covered: Covered
+    rejections: tuple[Rejected, ...]
+
+
+def end_groups(
+    graph: fx.Graph,
+    groups: Sequence[GroupPlan],
+    covered: Mapping[str, frozenset[fx.Node]],
+    setting: Setting,
+    refusals: Mapping[str, Refusals],
+) -> EndedGroups:
+    """Take chains into the groups that make their inputs.
+
+    Raises:
+        PlanError: ``setting.given`` ends tiles with a chain that is not there.
+    """
+    options, given = setting.options, setting.given
+    wanted = options.epilogues != "never" if given is None else any(each.epilogues for each in given.groups)
+    runs = options.numerics != "eager" and not isinstance(setting.runnable, Rejected)
+    if not (wanted and runs and groups) or options.schedule in WITHOUT_KERNEL:
+        return EndedGroups(tuple(groups), {each.name: covered[each.name] for each in groups}, ())
+    ending = _Ending(graph, setting, refusals, list(groups), {each.name: covered[each.name] for each in groups})
+    return ending.run()
+
+
+@dataclass
+class _Ending:
+    graph: fx.Graph
+    setting: Setting
+    refusals: Mapping[str, Refusals]
+    groups: list[GroupPlan]
+    covered: Covered
+    rejections: list[Rejected] = field(default_factory=list)
+
+    def run(self) -> EndedGroups:
+        made = {
+            self.by_name[output.node]: (at, output.main)
+            for at, group in enumerate(self.groups)
+            for output in group.outputs
+        }
+        for nodes in find_chains(self.graph, self._fused(), least=1).chains:
+            sources = {each: made[views_of(each)[-1]] for each in inputs_of(nodes) if views_of(each)[-1] in made}
+            owners = [at for at, _ in sources.values()]
+            if owners:
+                at = max(owners, key=owners.count)
+                self._try(at, nodes, {node: main for node, (owner, main) in sources.items() if owner == at})
+        self._check_given()
+        return EndedGroups(tuple(self.groups), self.covered, tuple(self.rejections))
+
+    @cached_property
+    def by_name(self) -> dict[str, fx.Node]:
+        return {node.name: node for node in self.graph.nodes}
+
+    @cached_property
+    def order(self) -> dict[fx.Node, int]:
+        return {node: at for at, node in enumerate(self.graph.nodes)}
+
+    def _fused(self, but: str = "") -> list[frozenset[fx.Node]]:
+        return [self.covered[each.name] for each in self.groups if each.schedule.kind != "library" and each.name != but]
+
+    def _try(self, at: int, nodes: tuple[fx.Node, ...], mains: Mapping[fx.Node, int]) -> None:
+        """End the tiles of a group with a chain, of whose inputs ``mains`` are products, or say why not."""
+        group = self.groups[at]
+        chain = read_chain(nodes, self.order, f"{group.name}_end{len(group.epilogues)}")
+        number = {operand.node: number for number, operand in enumerate(chain.inputs)}
+        members = [self.by_name[member.node] for member in group.members]
+        written = writes_between([*members, *nodes], self.order)
+        behind = Behind(group.group, chain, {number[node.name]: main for node, main in mains.items()}, written)
+        views = {main: views_of(node) for node, main in mains.items()}
+        inside = frozenset({*self.covered[group.name], *nodes, *(view for each in views.values() for view in each)})
+        refused = self._refusal(behind, inside)
+        if refused is not None:
+            self.rejections.append(refused)
+            return
+        kept = (main for main, each in views.items() if any(user not in inside for view in each for user in view.users))
+        planned = self._planned(at, as_epilogue(behind, tuple(kept)))
+        if isinstance(planned, Rejected):
+            self.rejections.append(planned)
+        else:
+            self.groups[at], self.covered[group.name] = planned, inside
+
+    def _refusal(self, behind: Behind, inside: frozenset[fx.Node]) -> Rejected | None:
+        """Why a chain and its group do not become one node of the graph, with what is ``inside``."""
+        refused = first_refusal(behind)
+        if refused is not None:
+            return refused
+        first = behind.chain.ops[0].node
+        beside = [operand for at, operand in enumerate(behind.chain.inputs) if at not in behind.mains]
+        moved = relaid(beside, self.by_name) if self.setting.options.rest == "inductor" else ""
+        if moved:
+            return Rejected("laid_out", first, moved)
+        if not is_acyclic(self.graph, [*self._fused(but=behind.group.name), inside]):
+            why = "what the chain reads beside the products is computed from one of them"
+            return Rejected("independent", first, why)
+        return chain_refusal(behind.chain, self.setting, "fp32")
+
+    def _planned(self, at: int, epilogue: Epilogue) -> GroupPlan | Rejected:
+        """The group planned with the epilogue, or why it goes without."""
+        before, given, first = self.groups[at], self.setting.given, epilogue.chain.ops[0].node
+        group = replace(before.group, epilogues=(*before.epilogues, epilogue))
+        setting = replace(self.setting, options=replace(self.setting.options, on_error="fallback"))
+        if given is not None:
+            wanted = [each.chain.signature() for each in given.groups[at].epilogues]
+            if epilogue.chain.signature() not in wanted:
+                return Rejected("ends_tiles", first, "the plan ends no tiles with it")
+            if len(group.epilogues) < len(wanted):  # planned when the last one is there
+                return replace(before, epilogues=group.epilogues)
+            setting = replace(setting, given=replace(given, groups=(given.groups[at],)))
+        ((planned,), _) = plan_groups((group,), setting, self.refusals)
+        if planned.schedule.kind in WITHOUT_KERNEL:
+            return Rejected("ends_tiles", first, f"products of {group.name} stay the vendor's: {planned.why}")
+        saved = _us(before) + chain_costs(epilogue.chain, self.setting.device)[1].us - _us(planned)
+        if saved <= 0 and given is None and self.setting.options.epilogues == "auto":
+            lost = f"{-saved:.1f} us more than a kernel of its own behind {group.name}"
+            return Rejected("ends_tiles", first, f"as the end of its tiles the chain is predicted to take {lost}")
+        return replace(planned, why=f"{planned.why}; {saved:.1f} us less than with a kernel behind it")
+
+    def _check_given(self) -> None:
+        if self.setting.given is None:
+            return
+        for ours, theirs in zip(self.groups, self.setting.given.groups, strict=True):
+            if len(ours.epilogues) != len(theirs.epilogues):
+                raise PlanError(f"{ours.name}: the plan ends its tiles with ops that do not follow it in this graph")
+
+
+def _us(planned: GroupPlan) -> float:
+    """Predicted time of what was chosen."""
+    times = {each.kind: each.predicted_us for each in planned.candidates}
+    return times.get(planned.schedule.kind) or 0.0

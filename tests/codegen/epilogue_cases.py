@@ -1,0 +1,109 @@
+"""Groups whose tiles end with a chain, by name, with a schedule each. Plain values: no torch, no triton."""
+
+from dataclasses import replace
+
+from fusioncc.chain import Argument, Chain, Op, Result
+from fusioncc.group import Epilogue, Group, Operand
+from fusioncc.schedule import Pool, Schedule, TileConfig
+from tests.codegen.cases import DOWN, Lora, Main, bundled, early, group, inline, joined_last, split, two_pool
+
+Step = tuple[str, tuple[int | str, ...], str]
+"""An op: its name, its arguments (numbers of values, constants as text, with a name behind where they
+need it), the dtype of its result."""
+
+
+def ended(
+    value: Group,
+    mains: tuple[int, ...],
+    *steps: Step,
+    reads: tuple[Operand, ...] = (),
+    results: tuple[int, ...] = (-1,),
+    kept: tuple[int, ...] = (),
+) -> Group:
+    """The group with an epilogue of these ops on the outputs of ``mains`` (counted among main members, as ``kept``) and
+    on ``reads``; ``results`` are those of the ops."""
+    mains, kept = (tuple(value.mains[each] for each in some) for some in (mains, kept))
+    m, n = value.m, value.members[mains[0]].n
+    outputs = [value.output_of(main) for main in mains]
+    inputs = (*(Operand(each.node, (m, n), (n, 1), each.dtype) for each in outputs), *reads)
+    ops = tuple(_op(at, step, (m, n)) for at, step in enumerate(steps))
+    made = tuple(Result(len(inputs) + at % len(ops), ops[at].node, (n, 1)) for at in results)
+    chain = Chain("chain0", (m, n), inputs, ops, made)
+    return replace(value, epilogues=(*value.epilogues, Epilogue(mains, chain, kept)))
+
+
+def _op(at: int, step: Step, shape: tuple[int, int]) -> Op:
+    target, given, dtype = step
+    args = tuple(Argument(arg) if isinstance(arg, int) else Argument(None, *arg.split(" ")) for arg in given)
+    return Op(f"op{at}", f"aten.{target}", args, dtype, shape)
+
+
+def together(schedule: Schedule) -> Schedule:
+    """The main pools as one, in the first one's launch."""
+    mains = [pool for pool in schedule.pools if pool.role == "main"]
+    whole = replace(mains[0], members=tuple(main for pool in mains for main in pool.members))
+    return replace(schedule, pools=(*(pool for pool in schedule.pools if pool.role != "main"), whole))
+
+
+SWIGLU: tuple[Step, ...] = (("silu.default", (0,), "bf16"), ("mul.Tensor", (2, 1), "bf16"))
+
+
+def epilogues() -> dict[str, tuple[Group, Schedule, str]]:
+    """Name -> group, schedule, tier."""
+    pair = ended(group(64, 4096, Main(14336), Main(14336)), (0, 1), *SWIGLU)
+    plain = ended(group(16, 4096, Main(14336, ()), Main(14336, ())), (0, 1), *SWIGLU)
+    row = ended(group(1, 4096, Main(14336, ()), Main(14336, ())), (0, 1), *SWIGLU)
+    large = ended(group(2048, 4096, Main(14336, (Lora(16),)), Main(14336, (Lora(16),))), (0, 1), *SWIGLU)
+    residual, scale = Operand("res", (300, 330), (336, 1), "bf16"), Operand("scale", (1, 330), (330, 1), "fp32")
+    rows, one = Operand("rows", (300, 1), (1, 1), "bf16"), Operand("one", (), (), "fp32")
+    added = ended(
+        group(300, 200, Main(330, (Lora(12),), bias=True)),
+        (0,),
+        ("add.Tensor", (0, 1, "1 alpha"), "bf16"),
+        ("mul.Tensor", (5, 2), "fp32"),
+        ("mul.Tensor", (6, 3), "fp32"),
+        ("div.Tensor", (7, 4), "fp32"),
+        reads=(residual, scale, rows, one),
+        results=(0, -1),
+        kept=(0,),
+    )
+    beside = ended(
+        group(48, 200, Main(136, bias=True), Main(72, ()), Main(136, (Lora(16, up_bias=0.5),)), Main(72, ())),
+        (0, 2),
+        *SWIGLU,
+    )
+    beside = ended(beside, (1,), ("relu.default", (0,), "bf16"))
+    quantised = ended(
+        group(64, 256, Main(256)),
+        (0,),
+        ("mul.Tensor", (0, "8.0"), "bf16"),
+        ("round.default", (1,), "bf16"),
+        ("clamp.default", (2, "-128", "127"), "bf16"),
+        ("to.dtype", (3, "torch.int8"), "int8"),
+    )
+    tile, down = TileConfig(64, 64, 64, 4, 3), TileConfig(64, 16, 128, 4, 4)
+    narrow = TileConfig(16, 32, 128, 4, 4, swap_operands=True)
+    one_row = TileConfig(1, 2, 2048, 4, 1, swap_operands=True)
+    tma = TileConfig(128, 128, 64, 8, 3, tma=True)
+    small = TileConfig(32, 64, 32, 4, 3)
+    return {
+        "inline_swiglu": (pair, together(inline(pair, tile)), "fp32"),
+        "split_swiglu": (pair, early(joined_last(together(split(pair, tile, down, k_split=4)))), "fp32"),
+        "split_swiglu_tma": (large, early(joined_last(together(split(large, tma, down, k_split=2)))), "fp32"),
+        "split_swiglu_first": (pair, together(split(pair, tile, down)), "fp32"),
+        "concat_swiglu": (plain, Schedule("concat", (Pool("main", plain.mains, narrow, 0),)), "fp32"),
+        "concat_swiglu_one_row": (row, Schedule("concat", (Pool("main", row.mains, one_row, 0),)), "fp32"),
+        "two_pool_swiglu": (pair, two_pool(pair, tile, down, 132, 16, 2, late=1), "fp32"),
+        "inline_residual": (added, inline(added, small), "fp32"),
+        "split_two_endings": (beside, bundled(split_by(beside, small, DOWN)), "fp32"),
+        "inline_int8": (quantised, inline(quantised, tile), "fp32"),
+    }
+
+
+def split_by(value: Group, tile: TileConfig, down: TileConfig) -> Schedule:
+    """``split`` with a pool for each program."""
+    pools = split(value, tile, down).pools
+    mains = [
+        replace(pools[1], members=members, launch=1 + at) for at, members in enumerate(value.together(value.mains))
+    ]
+    return Schedule("split", (pools[0], *mains))

@@ -1,0 +1,258 @@
+"""Tiles that end with the chain behind their products: which chains, with which results, and why others stay apart."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as f
+
+from fusioncc.config import Options
+from fusioncc.decision import Accepted, Rejected
+from fusioncc.device import get_device
+from fusioncc.errors import PlanError
+from fusioncc.passes import end_groups
+from fusioncc.passes.epilogue_form import RULES, Behind, static_rows, unwritten_between
+from fusioncc.passes.plan_groups import Setting
+from fusioncc.pipeline import draft, rewrite
+from fusioncc.plan import GroupPlan, Plan
+from fusioncc.runtime.interpreter import mended
+from fusioncc.runtime.numpy_libdevice import interpreted_libdevice
+from tests.passes.doors import DOORS, inputs_of
+from tests.shown import shown
+
+K, N, R, M = 64, 96, 4, 20
+End = Callable[..., Any]
+
+
+class Products(nn.Module):
+    """Products of X ``[2, 10, K]``, which ``end`` turns into results; those below ``adapted`` have an adapter."""
+
+    def __init__(
+        self, end: End, widths: tuple[int, ...] = (N, N), adapted: int = 2, more: tuple[Any, ...] = ()
+    ) -> None:
+        super().__init__()
+        self.end, self.adapted = end, adapted
+        generator = torch.Generator().manual_seed(0)
+        for at, n in enumerate(widths):
+            for name, shape in (("w", (n, K)), ("a", (R, K)), ("b", (n, R))):
+                self.register_parameter(f"{name}{at}", nn.Parameter(torch.randn(*shape, generator=generator) / 8))
+        self.count = len(widths)
+
+    def forward(self, x: torch.Tensor, *more: torch.Tensor) -> Any:
+        w, a, b = ([getattr(self, f"{name}{at}") for at in range(self.count)] for name in "wab")
+        products = [f.linear(x, each) for each in w]
+        for at in range(self.adapted):
+            products[at] = products[at] + 2 * f.linear(f.linear(x, a[at]), b[at])
+        return self.end(*products, *more)
+
+
+def setting(**options: Any) -> Setting:
+    chosen = {"epilogues": "always", "on_error": "raise", "rest": "eager", **options}
+    return Setting(Options.of(**chosen), get_device("h200"), Accepted("runnable", ("interpreter",)))
+
+
+def like(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.ones(*shape, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What stands behind the products, what else it reads, how many products, and what becomes of it."""
+
+    end: End
+    more: tuple[torch.Tensor, ...] = ()
+    widths: tuple[int, ...] = (N, N)
+    ended: tuple[int, ...] = (2,)
+    """Products of each epilogue."""
+    kept: int = 0
+
+
+ENDED = {
+    "swiglu": Case(lambda p, q: f.silu(p) * q),
+    "gelu of one": Case(lambda p: f.gelu(p), widths=(N,), ended=(1,)),
+    "residual": Case(lambda p, r: r + p, (like(2, 10, N),), (N,), (1,)),
+    "residual with gaps": Case(lambda p, r: (r[..., ::2] + p) * 2, (like(2, 10, 2 * N),), (N,), (1,)),
+    "a column vector": Case(lambda p, q, s: (p * s).sigmoid() * q, (like(2, 10, 1),)),
+    "a row vector": Case(lambda p, q, s: p * s + q, (like(N),)),
+    "an expanded row": Case(lambda p, q, s: (p * s).relu() + q, (like(1, 1, N).expand(2, 10, N),), ended=()),
+    "a scalar tensor": Case(lambda p, q, s: p * s + q, (torch.tensor(1.5),)),
+    "a cast": Case(lambda p, q: (p * q).half()),
+    "clamped to a byte": Case(lambda p: (p * 3).clamp(-8, 7).to(torch.int8), widths=(N,), ended=(1,)),
+    "a comparison": Case(lambda p, q: torch.where(p > q, p, 0.5 * q)),
+    "several results": Case(lambda p, q: ((s := p * q), (s + 1).relu())),
+    "two ends of the same": Case(lambda p, q: (p * q, p + q), kept=2),
+    "a product that is read too": Case(lambda p, q: (f.silu(p) * q, p.sum(0)), kept=1),
+    "a view between": Case(lambda p, q: p.view(M, N).relu() * q.view(M, N)),
+    "two ends": Case(lambda p, q: (p.relu() + 1, q.sigmoid() * 2), ended=(1, 1)),
+    "an end for two of three": Case(lambda p, q, s: (f.silu(p) * s, q), widths=(N, 32, N)),
+    "one row": Case(lambda p, q: f.silu(p) * q),
+}
+
+
+def ended(name: str, case: Case, kind: str, adapted: bool, form: str = "call") -> tuple[Plan, Any, Any]:
+    """The plan, the results with kernels, and those without."""
+    count = len(case.widths)
+    model = Products(case.end, case.widths, count if adapted else 0)
+    x = like(1, K) if name == "one row" else like(2, 10, K)
+    module = DOORS["export"](model, (x, *case.more))
+    inputs = inputs_of(module.graph)
+    wanted = module(*inputs)
+    rest = "eager" if form == "call" else "inductor"
+    plan = rewrite(module.graph, setting(schedule=kind, on_error="fallback", rest=rest, chains="never"), form)
+    module.graph.lint()
+    module.recompile()
+    assert Plan.from_json(plan.to_json()) == plan
+    with mended(), interpreted_libdevice():
+        return plan, module(*inputs), wanted
+
+
+def close(got: Any, wanted: Any) -> None:
+    for one, other in zip(got, wanted, strict=True):
+        assert (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
+        loose = 1e-4 if one.dtype == torch.float32 else 1e-2 if one.dtype == torch.float16 else 0
+        torch.testing.assert_close(one, other, rtol=loose, atol=loose)
+
+
+def check(name: str, kind: str, adapted: bool, form: str = "call") -> None:
+    case = ENDED[name]
+    plan, got, wanted = ended(name, case, kind, adapted, form)
+    close(got, wanted)
+    (group,) = plan.groups
+    assert (group.schedule.kind, group.insertion) == (kind, form)
+    assert tuple(len(each.mains) for each in group.epilogues) == case.ended
+    assert sum(len(each.kept) for each in group.epilogues) == case.kept
+    if case.ended:
+        assert group.after.kernels < group.before.kernels
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_results_are_equal(name: str) -> None:
+    check(name, "inline", adapted=True)
+
+
+@pytest.mark.parametrize("kind", shown(["split", "two_pool"], 2))
+@pytest.mark.parametrize("name", shown(ENDED, 1))
+def test_results_are_equal_with_downs_in_tiles_of_their_own(name: str, kind: str) -> None:
+    check(name, kind, adapted=True)
+
+
+@pytest.mark.parametrize("kind", shown(["concat", "horizontal"], 1))
+@pytest.mark.parametrize("name", shown([name for name, case in ENDED.items() if len(case.widths) > 1], 2))
+def test_results_are_equal_without_branches(name: str, kind: str) -> None:
+    check(name, kind, adapted=False)
+
+
+@pytest.mark.parametrize("name", shown(ENDED, 2))
+def test_results_are_equal_as_functional_calls(name: str) -> None:
+    check(name, "inline", adapted=True, form="visible")
+
+
+class Later(nn.Module):
+    """A chain that reads a product of the group and what is computed from the other one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.products = Products(lambda p, q: (p, q))
+        self.w = nn.Parameter(torch.ones(N, N))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        p, q = self.products(x)
+        return p.relu() * (q @ self.w)
+
+
+def refused(model: nn.Module, *args: torch.Tensor, door: str = "export", **options: Any) -> tuple[GroupPlan, Any]:
+    """The first group, which ends with nothing, and the rejections by rule."""
+    module = DOORS[door](model, args)
+    drafted = draft(module.graph, setting(on_error="fallback", chains="never", **options))
+    assert drafted.plan.groups[0].epilogues == ()
+    return drafted.plan.groups[0], {each.rule: each for each in drafted.plan.rejections}
+
+
+X = like(2, 10, K)
+REFUSED: dict[str, tuple[nn.Module, tuple[torch.Tensor, ...], str]] = {
+    "elementwise": (Products(lambda p, q: (p * q).softmax(-1)), (X,), "no whole rows"),
+    "read_once": (Products(lambda p, q: p * q * p.flatten(0, 1).view(2, 10, N)), (X,), "through two views"),
+    "same_tiles": (Products(lambda p, q: (p + 1) * q, (N, 1), 1), (X,), "no tiles in common"),
+    "storable": (Products(lambda p, q: (p * 2) > q), (X,), "no tile is stored as bool"),
+    "in_rows": (Products(lambda p, q, s: p * s + q), (X, like(2, 1, N)), "no one stride"),
+    "independent": (Later(), (X,), "is computed from one of them"),
+}
+
+
+@pytest.mark.parametrize("rule", REFUSED)
+def test_what_stays_apart_and_why(rule: str) -> None:
+    model, args, reason = REFUSED[rule]
+    _, rejections = refused(model, *args)
+    assert reason in rejections[rule].reason
+
+
+def behind_of(model: nn.Module) -> Behind:
+    """The chain behind the products of a model as its rules see it."""
+    seen: list[Behind] = []
+
+    def look(behind: Behind) -> None:
+        seen.append(behind)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(end_groups, "first_refusal", look)
+        draft(DOORS["export"](model, (X,)).graph, setting())
+    return seen[0]
+
+
+def test_what_is_written_in_between_stays_in_order() -> None:
+    behind = behind_of(ENDED_MODEL)
+    assert unwritten_between(behind)
+    refusal = unwritten_between(replace(behind, between=True))
+    assert isinstance(refusal, Rejected) and "written in place" in refusal.reason
+
+
+def test_symbolic_rows_are_refused() -> None:
+    behind = behind_of(ENDED_MODEL)
+    assert static_rows(behind)
+    refusal = static_rows(replace(behind, group=replace(behind.group, m_symbol="s0")))
+    assert isinstance(refusal, Rejected) and "symbolic (s0)" in refusal.reason
+
+
+def test_every_rule_has_a_case() -> None:
+    """``unwritten_between`` and ``static_rows`` have tests of their own."""
+    assert {rule.__name__ for rule in RULES} <= {*REFUSED, "static_rows", "unwritten_between"}
+
+
+ENDED_MODEL = Products(lambda p, q: f.silu(p) * q)
+
+
+def plan_for(**options: Any) -> Plan:
+    module = DOORS["export"](ENDED_MODEL, (X,))
+    return draft(module.graph, setting(**options)).plan
+
+
+def test_a_kind_that_cannot_end_its_tiles_says_why() -> None:
+    (group,) = plan_for().groups
+    reasons = {each.kind: each.reason for each in group.candidates if not each.legal}
+    for kind in ("streams", "merged"):
+        assert "end with no epilogue" in reasons[kind]
+    assert "launch of its own" in reasons["concat"]
+
+
+def test_a_forced_kind_without_an_end_leaves_the_chain_apart() -> None:
+    plan = plan_for(schedule="streams", rest="inductor")
+    assert [(each.schedule.kind, each.epilogues) for each in plan.groups] == [("streams", ())]
+    assert "stay the vendor's" in next(each.reason for each in plan.rejections if each.rule == "ends_tiles")
+
+
+def test_nothing_ends_unless_asked_for_nor_where_eager_rounds() -> None:
+    assert not plan_for(epilogues="never").groups[0].epilogues
+    assert not plan_for(numerics="eager").groups[0].epilogues
+
+
+def test_a_plan_is_applied_again_and_one_with_other_ends_is_refused() -> None:
+    plan = plan_for()
+    again = draft(DOORS["export"](ENDED_MODEL, (X,)).graph, replace(setting(epilogues="never"), given=plan)).plan
+    assert again.groups[0].epilogues == plan.groups[0].epilogues
+    assert again.groups[0].schedule == plan.groups[0].schedule
+    other = DOORS["export"](Products(lambda p, q: f.relu(p) * q), (X,))
+    with pytest.raises(PlanError, match="ends its tiles with ops that do not follow"):
+        draft(other.graph, replace(setting(), given=plan))
