@@ -130,9 +130,7 @@ def member_names(group: GroupPlan) -> list[str]:
             text += f" + `{group.members[branch.down].node}`·`{group.members[branch.up].node}`"
         lines.append(text)
     for epilogue in group.epilogues:
-        lines.append(
-            f"{listed(group, epilogue.mains)} end with {', '.join(f'`{op.node}`' for op in epilogue.chain.ops)}"
-        )
+        lines.append(f"behind {listed(group, epilogue.mains)}")
     return lines
 
 

@@ -14,6 +14,7 @@ from fusioncc.cost_models.chain_cost import chain_costs
 from fusioncc.decision import Rejected
 from fusioncc.errors import PlanError
 from fusioncc.group import Epilogue
+from fusioncc.passes.chain_head import head_of
 from fusioncc.passes.epilogue_form import Behind, as_epilogue, first_refusal, views_of, writes_between
 from fusioncc.passes.exclusions import is_acyclic
 from fusioncc.passes.find_chains import find_chains, inputs_of
@@ -71,12 +72,14 @@ class _Ending:
             for at, group in enumerate(self.groups)
             for output in group.outputs
         }
-        for nodes in find_chains(self.graph, self._fused(), least=1).chains:
+        for chain in find_chains(self.graph, self._fused(), least=1).chains:
+            nodes = head_of(sorted(chain, key=self.order.__getitem__))
             sources = {each: made[views_of(each)[-1]] for each in inputs_of(nodes) if views_of(each)[-1] in made}
             owners = [at for at, _ in sources.values()]
             if owners:
                 at = max(owners, key=owners.count)
-                self._try(at, nodes, {node: main for node, (owner, main) in sources.items() if owner == at})
+                mains = {node: main for node, (owner, main) in sources.items() if owner == at}
+                self._try(at, nodes, mains, self._apart_us(chain, nodes))
         self._check_given()
         return EndedGroups(tuple(self.groups), self.covered, tuple(self.rejections))
 
@@ -91,8 +94,16 @@ class _Ending:
     def _fused(self, but: str = "") -> list[frozenset[fx.Node]]:
         return [self.covered[each.name] for each in self.groups if each.schedule.kind != "library" and each.name != but]
 
-    def _try(self, at: int, nodes: tuple[fx.Node, ...], mains: Mapping[fx.Node, int]) -> None:
-        """End the tiles of a group with a chain, of whose inputs ``mains`` are products, or say why not."""
+    def _apart_us(self, chain: Sequence[fx.Node], head: Sequence[fx.Node]) -> float:
+        """What a chain takes in a kernel of its own more than the rest of it would without its head, us."""
+        rest = [node for node in chain if node not in head]
+        parts = [read_chain(nodes, self.order, "") for nodes in (chain, rest) if nodes]
+        whole, *without = (chain_costs(each, self.setting.device)[1].us for each in parts)
+        return whole - sum(without)
+
+    def _try(self, at: int, nodes: tuple[fx.Node, ...], mains: Mapping[fx.Node, int], apart_us: float) -> None:
+        """End the tiles of a group with a chain, of whose inputs ``mains`` are products and which takes ``apart_us`` in
+        a kernel of its own, or say why not."""
         group = self.groups[at]
         chain = read_chain(nodes, self.order, f"{group.name}_end{len(group.epilogues)}")
         number = {operand.node: number for number, operand in enumerate(chain.inputs)}
@@ -106,7 +117,7 @@ class _Ending:
             self.rejections.append(refused)
             return
         kept = (main for main, each in views.items() if any(user not in inside for view in each for user in view.users))
-        planned = self._planned(at, as_epilogue(behind, tuple(kept)))
+        planned = self._planned(at, as_epilogue(behind, tuple(kept)), apart_us)
         if isinstance(planned, Rejected):
             self.rejections.append(planned)
         else:
@@ -127,7 +138,7 @@ class _Ending:
             return Rejected("independent", first, why)
         return chain_refusal(behind.chain, self.setting, "fp32")
 
-    def _planned(self, at: int, epilogue: Epilogue) -> GroupPlan | Rejected:
+    def _planned(self, at: int, epilogue: Epilogue, apart_us: float) -> GroupPlan | Rejected:
         """The group planned with the epilogue, or why it goes without."""
         before, given, first = self.groups[at], self.setting.given, epilogue.chain.ops[0].node
         group = replace(before.group, epilogues=(*before.epilogues, epilogue))
@@ -142,11 +153,11 @@ class _Ending:
         ((planned,), _) = plan_groups((group,), setting, self.refusals)
         if planned.schedule.kind in WITHOUT_KERNEL:
             return Rejected("ends_tiles", first, f"products of {group.name} stay the vendor's: {planned.why}")
-        saved = _us(before) + chain_costs(epilogue.chain, self.setting.device)[1].us - _us(planned)
+        saved = _us(before) + apart_us - _us(planned)
+        compared = f"{abs(saved):.1f} us {'less' if saved > 0 else 'more'} than apart"
         if saved <= 0 and given is None and self.setting.options.epilogues == "auto":
-            lost = f"{-saved:.1f} us more than a kernel of its own behind {group.name}"
-            return Rejected("ends_tiles", first, f"as the end of its tiles the chain is predicted to take {lost}")
-        return replace(planned, why=f"{planned.why}; {saved:.1f} us less than with a kernel behind it")
+            return Rejected("ends_tiles", first, f"products of {group.name} and chain are predicted to take {compared}")
+        return replace(planned, why=f"{planned.why}; ends with what follows, {compared}")
 
     def _check_given(self) -> None:
         if self.setting.given is None:

@@ -222,8 +222,12 @@ def _list_of(node: fx.Node) -> fx.Node | None:
 def _is_elementwise(node: fx.Node) -> bool:
     if node.target in ALIASES or is_fill(node):
         return False
-    reduces = node.target in COMPOSITES or str(node.target) in REDUCTIONS
-    return reduces or torch.Tag.pointwise in getattr(node.target, "tags", ())
+    return is_reduction(node) or torch.Tag.pointwise in getattr(node.target, "tags", ())
+
+
+def is_reduction(node: fx.Node) -> bool:
+    """Whether a node reduces rows."""
+    return node.target in COMPOSITES or str(node.target) in REDUCTIONS
 
 
 def _sums(node: fx.Node) -> bool:
@@ -233,7 +237,7 @@ def _sums(node: fx.Node) -> bool:
 
 def _space(node: fx.Node) -> tuple[tuple[int, ...], int]:
     """The shape over which a node is evaluated, and the length of the rows that it reduces."""
-    if node.target in COMPOSITES or str(node.target) in REDUCTIONS:
+    if is_reduction(node):
         shape = _shape(node.args[0])  # type: ignore[arg-type]
         return shape, shape[-1]
     return _shape(node), 0

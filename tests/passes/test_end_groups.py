@@ -88,6 +88,8 @@ ENDED = {
     "a view between": Case(lambda p, q: p.view(M, N).relu() * q.view(M, N)),
     "two ends": Case(lambda p, q: (p.relu() + 1, q.sigmoid() * 2), ended=(1, 1)),
     "an end for two of three": Case(lambda p, q, s: (f.silu(p) * s, q), widths=(N, 32, N)),
+    "a sum in front of a norm": Case(lambda p, r: ((s := r + p), f.rms_norm(s, (N,))), (like(2, 10, N),), (N,), (1,)),
+    "a product in front of a maximum": Case(lambda p, q: f.silu(p) * q / (p * q).amax(-1, keepdim=True)),
     "one row": Case(lambda p, q: f.silu(p) * q),
 }
 
@@ -173,7 +175,7 @@ def refused(model: nn.Module, *args: torch.Tensor, door: str = "export", **optio
 
 X = like(2, 10, K)
 REFUSED: dict[str, tuple[nn.Module, tuple[torch.Tensor, ...], str]] = {
-    "elementwise": (Products(lambda p, q: (p * q).softmax(-1)), (X,), "no whole rows"),
+    "elementwise": (Products(lambda p, q: p.softmax(-1) * q), (X,), "no whole rows"),
     "read_once": (Products(lambda p, q: p * q * p.flatten(0, 1).view(2, 10, N)), (X,), "through two views"),
     "same_tiles": (Products(lambda p, q: (p + 1) * q, (N, 1), 1), (X,), "no tiles in common"),
     "storable": (Products(lambda p, q: (p * 2) > q), (X,), "no tile is stored as bool"),
