@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fusioncc.chain import CONSTANT, Chain, Op
+from fusioncc.chain import CONSTANT, Chain
 from fusioncc.cost_models.chain import fused
 from fusioncc.cost_models.launch import Launch, Tensor
 from fusioncc.cost_models.memory import moved_bytes, peak_bytes
@@ -68,12 +68,8 @@ def _cost(launches: tuple[Launch, ...], device: Device) -> ChainCost:
 
 def _values(chain: Chain) -> list[int]:
     """Numbers of the values that lie in memory in eager: all but constants."""
-    made = [at + len(chain.inputs) for at, op in enumerate(chain.ops) if _is_made(op)]
+    made = [at + len(chain.inputs) for at, op in enumerate(chain.ops) if op.target != CONSTANT]
     return [*range(len(chain.inputs)), *made]
-
-
-def _is_made(op: Op) -> bool:
-    return op.target != CONSTANT
 
 
 def _tensor(chain: Chain, value: int, is_result: bool) -> Tensor:

@@ -7,6 +7,7 @@ from the last dimension on, and a size of 1 is repeated. Nodes are named, not he
 """
 
 from dataclasses import dataclass, replace
+from math import prod
 
 from fusioncc.operand import DTYPE_BYTES, Operand
 
@@ -97,10 +98,7 @@ class Chain:
         """Bytes of the distinct elements of the value with this number."""
         if value < len(self.inputs):
             return self.inputs[value].bytes
-        count = 1
-        for size in self.shape_of(value):
-            count *= size
-        return count * DTYPE_BYTES[self.dtype_of(value)]
+        return prod(self.shape_of(value)) * DTYPE_BYTES[self.dtype_of(value)]
 
     def signature(self) -> "Chain":
         """The chain with every name removed: equal for chains that may share a kernel."""

@@ -1,6 +1,7 @@
 """A tensor that a kernel reads, as a plain frozen value."""
 
 from dataclasses import dataclass
+from math import prod
 
 EMITTED_DTYPES = ("bf16", "fp16", "fp32")
 """Dtypes that emitted kernels read and write."""
@@ -27,7 +28,5 @@ class Operand:
     @property
     def bytes(self) -> int:
         """Bytes of the distinct elements (an expanded dimension of stride 0 counts once)."""
-        count = 1
-        for size, stride in zip(self.shape, self.strides, strict=True):
-            count *= size if stride != 0 else 1
-        return count * DTYPE_BYTES[self.dtype]
+        sizes = (size for size, stride in zip(self.shape, self.strides, strict=True) if stride != 0)
+        return prod(sizes) * DTYPE_BYTES[self.dtype]

@@ -13,10 +13,11 @@ from torch import fx
 from fusioncc.cost_models.chain_cost import chain_costs
 from fusioncc.decision import Rejected
 from fusioncc.errors import PlanError
+from fusioncc.graph import is_mutation
 from fusioncc.group import Epilogue
 from fusioncc.passes.chain_head import head_of
-from fusioncc.passes.epilogue_form import Behind, as_epilogue, first_refusal, views_of, writes_between
-from fusioncc.passes.exclusions import is_acyclic
+from fusioncc.passes.epilogue_form import Behind, as_epilogue, first_refusal, views_of
+from fusioncc.passes.exclusions import leads_back
 from fusioncc.passes.find_chains import find_chains, inputs_of
 from fusioncc.passes.plan_chains import chain_refusal, relaid
 from fusioncc.passes.plan_groups import WITHOUT_KERNEL, Refusals, Setting, plan_groups
@@ -91,6 +92,15 @@ class _Ending:
     def order(self) -> dict[fx.Node, int]:
         return {node: at for at, node in enumerate(self.graph.nodes)}
 
+    @cached_property
+    def writes(self) -> list[int]:
+        """Where the graph writes in place."""
+        return [at for node, at in self.order.items() if is_mutation(node)]
+
+    def _written_between(self, nodes: Sequence[fx.Node]) -> bool:
+        places = [self.order[node] for node in nodes]
+        return any(min(places) < at < max(places) for at in self.writes)
+
     def _fused(self, but: str = "") -> list[frozenset[fx.Node]]:
         return [self.covered[each.name] for each in self.groups if each.schedule.kind != "library" and each.name != but]
 
@@ -108,7 +118,7 @@ class _Ending:
         chain = read_chain(nodes, self.order, f"{group.name}_end{len(group.epilogues)}")
         number = {operand.node: number for number, operand in enumerate(chain.inputs)}
         members = [self.by_name[member.node] for member in group.members]
-        written = writes_between([*members, *nodes], self.order)
+        written = self._written_between([*members, *nodes])
         behind = Behind(group.group, chain, {number[node.name]: main for node, main in mains.items()}, written)
         views = {main: views_of(node) for node, main in mains.items()}
         inside = frozenset({*self.covered[group.name], *nodes, *(view for each in views.values() for view in each)})
@@ -133,7 +143,7 @@ class _Ending:
         moved = relaid(beside, self.by_name) if self.setting.options.rest == "inductor" else ""
         if moved:
             return Rejected("laid_out", first, moved)
-        if not is_acyclic(self.graph, [*self._fused(but=behind.group.name), inside]):
+        if leads_back(inside, self._fused(but=behind.group.name), self.order):
             why = "what the chain reads beside the products is computed from one of them"
             return Rejected("independent", first, why)
         return chain_refusal(behind.chain, self.setting, "fp32")

@@ -1,6 +1,5 @@
 """A chain behind the products of a group as an epilogue of its tiles: written for matrices, the products first."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
@@ -9,7 +8,7 @@ from torch import fx
 
 from fusioncc.chain import Argument, Chain
 from fusioncc.decision import Accepted, Decision, Rejected
-from fusioncc.graph import VIEWS, is_mutation, keeps_order
+from fusioncc.graph import VIEWS, keeps_order
 from fusioncc.group import Epilogue, Group, Operand
 
 STORED = ("bf16", "fp16", "fp32", "fp8e4m3", "fp8e5m2", "int8", "uint8")
@@ -132,12 +131,6 @@ def views_of(node: fx.Node) -> list[fx.Node]:
     while found[-1].target in VIEWS and keeps_order(found[-1]):
         found.append(found[-1].args[0])  # type: ignore[arg-type]
     return found
-
-
-def writes_between(nodes: Sequence[fx.Node], order: dict[fx.Node, int]) -> bool:
-    """Whether something is written in place between the first and the last of these."""
-    places = sorted(map(order.__getitem__, nodes))
-    return any(places[0] < at < places[-1] for node, at in order.items() if is_mutation(node))
 
 
 def _matrix(operand: Operand, whole: tuple[int, ...]) -> Operand | None:

@@ -7,7 +7,7 @@ exactly when the dependency graph has no cycle among them.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import combinations
 from typing import Any
@@ -39,6 +39,35 @@ def is_acyclic(graph: fx.Graph, covered: Covered) -> bool:
     except CycleError:
         return False
     return True
+
+
+def leads_back(inside: frozenset[fx.Node], covered: Covered, order: Mapping[fx.Node, int]) -> bool:
+    """Whether a path leaves the nodes ``inside`` and comes back, where the sets of ``covered`` (which have none of them)
+    are contracted; ``order`` is the position of each node in its graph. The rest of it has no cycle."""
+    owner = {node: nodes for nodes in covered for node in nodes}
+    last = _reached(max(order[node] for node in inside), covered, order)
+    waiting = [user for node in inside for user in node.users if user not in inside]
+    seen: set[fx.Node] = set()
+    while waiting:
+        node = waiting.pop()
+        if node in seen or node in inside:
+            continue
+        together = owner.get(node, (node,))
+        seen.update(together)
+        for user in (user for each in together for user in each.users):
+            if user in inside:
+                return True
+            if user not in seen and order[user] <= last:
+                waiting.append(user)
+    return False
+
+
+def _reached(last: int, covered: Covered, order: Mapping[fx.Node, int]) -> int:
+    """The position behind which no set has a node that also has one in front of it: nothing comes back from there."""
+    for first, end in sorted((min(places), max(places)) for nodes in covered if (places := [order[n] for n in nodes])):
+        if first <= last:
+            last = max(last, end)
+    return last
 
 
 def dependencies(graph: fx.Graph, covered: Covered) -> Any:

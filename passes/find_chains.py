@@ -124,14 +124,14 @@ class _Search:
     def _merge(self, first: NodeSet, second: NodeSet) -> None:
         first.nodes += second.nodes
         first.first, first.last = min(first.first, second.first), max(first.last, second.last)
-        first.shape, first.rows = _broadcast(first.shape, second.shape), max(first.rows, second.rows)
+        first.shape, first.rows = broadcast(first.shape, second.shape), max(first.rows, second.rows)
         self.of |= dict.fromkeys(second.nodes, first)
         self.wide.pop(second, None)
         self.wide[first] = None
 
     def _apart(self, first: NodeSet, second: NodeSet) -> str:
         """Why two sets, of which the second reads the first, stay two; empty where they may become one."""
-        shape = _broadcast(first.shape, second.shape)
+        shape = broadcast(first.shape, second.shape)
         rows = {each.rows for each in (first, second) if each.rows}
         nodes = [*first.nodes, *second.nodes]
         if first.epoch != second.epoch:
@@ -274,7 +274,7 @@ def _covers(node: fx.Node, shape: tuple[int, ...], by_rows: bool) -> bool:
     return own == shape or (by_rows and own == (*shape[:-1], 1))
 
 
-def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+def broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
     """The shape to which two shapes that agree broadcast; of two that do not, the larger sizes."""
     wide = max(len(one), len(other))
     pairs = zip((1,) * (wide - len(one)) + one, (1,) * (wide - len(other)) + other, strict=True)

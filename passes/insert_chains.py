@@ -20,8 +20,7 @@ from fusioncc.runtime.interpreter import launcher
 
 def insert_chain(insertion: Insertion, chain: Chain, emitted: EmittedModule, module: ModuleType, form: str) -> None:
     """New nodes behind the last one of the chain; the old ones are replaced later."""
-    order = {node: at for at, node in enumerate(insertion.graph.nodes)}
-    last = max((insertion.by_name[op.node] for op in chain.ops), key=order.__getitem__)
+    last = insertion.by_name[chain.ops[-1].node]  # ops are in the order of the graph
     with insertion.graph.inserting_before(last.next):
         made = (_visible if form == "visible" else _called)(insertion, chain, emitted, module)
         for result, node in zip(chain.results, made, strict=True):

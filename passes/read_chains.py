@@ -2,13 +2,14 @@
 
 import operator
 from collections.abc import Sequence
+from functools import reduce
 
 from torch import fx
 
 from fusioncc.chain import Chain, Result
 from fusioncc.graph import dtype_of, is_aligned, tensor
 from fusioncc.group import Operand
-from fusioncc.passes.find_chains import inputs_of, results_of
+from fusioncc.passes.find_chains import broadcast, inputs_of, results_of
 from fusioncc.passes.read_ops import Reader, is_fill, read
 
 
@@ -31,14 +32,8 @@ def read_chain(nodes: Sequence[fx.Node], order: dict[fx.Node, int], name: str) -
     results = results_of(ordered)
     operands, ops = tuple(map(_operand, given)), tuple(reader.ops)
     written = tuple(Result(reader.numbers[node], node.name, _strides(node)) for node in results)
-    return Chain(name, _whole([*(each.shape for each in operands), *(op.shape for op in ops)]), operands, ops, written)
-
-
-def _whole(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shape to which all of these broadcast."""
-    dims = max(map(len, shapes))
-    padded = [(1,) * (dims - len(shape)) + shape for shape in shapes]
-    return tuple(map(max, zip(*padded, strict=True))) if dims else ()
+    shapes = [*(operand.shape for operand in operands), *(op.shape for op in ops)]
+    return Chain(name, reduce(broadcast, shapes), operands, ops, written)
 
 
 def _strides(node: fx.Node) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """The self-check of a chain's module: random operands, the same ops in eager and in fp64, bounds, guards, timing."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from fusioncc.chain import CASTS, CONSTANT, Chain, Op
 from fusioncc.codegen.chain_space import Space
@@ -146,9 +147,7 @@ def _constants(chain: Chain, space: Space, name: str, tier: str, interpreted: bo
     dtypes = {chain.dtype_of(value) for value in range(len(chain.inputs) + len(chain.ops))}
     rms, worst = (1.1, 3.0) if dtypes & {"bf16", "fp16", "fp8e4m3", "fp8e5m2"} else (2.0, 4.0)
     size = chain.shape[space.outer] if chain.shape else 1
-    count = 1
-    for each in chain.shape:
-        count *= each
+    count = prod(chain.shape)
     held = any(_is_outer(each.shape, chain, space) for each in chain.inputs)
     fixed = not held or (chain.by_rows and len(space.sizes) == 1)
     small = size if fixed else max(1, min(size, SMALL * size // max(count, 1)))

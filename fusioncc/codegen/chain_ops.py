@@ -83,7 +83,7 @@ class ChainOps:
         along = (any(each.along[0] for each in read), any(each.along[1] for each in read))
         if op.target == CONSTANT:
             value = pointwise.constant(op.args[0].constant, op.dtype)
-            return f"tl.full({self.one}, {value}, {triton_dtype(pointwise.held(op.dtype))})", along
+            return f"tl.full({self.one}, {value}, {pointwise.TRITON[pointwise.held(op.dtype)]})", along
         if op.reduces:
             return self._reduction(op, read[0]), (along[0], False)
         terms = [
@@ -107,11 +107,6 @@ class ChainOps:
             return f"tl.reduce({source}, 1, {function}, keep_dims=True)"
         mean = " * (1.0 / N)" if op.target == "aten.mean.dim" else ""
         return f"tl.sum({source}, 1, keep_dims=True){mean}"
-
-
-def triton_dtype(dtype: str) -> str:
-    """The Triton dtype of a held value."""
-    return {"fp32": "tl.float32", "fp64": "tl.float64", "bool": "tl.int1"}.get(dtype, f"tl.{dtype}")
 
 
 def bare(source: str) -> str:

@@ -1,8 +1,9 @@
 """The elements of a chain as a kernel walks over them: as few dimensions as its tensors allow, in the order in which
 they lie in memory."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from fusioncc.chain import Chain
 
@@ -24,10 +25,7 @@ class Space:
     @property
     def rows(self) -> int:
         """Rows of tiles: the product of all dimensions but the last; 1 where there is one dimension."""
-        count = 1
-        for size in self.sizes[:-1]:
-            count *= size
-        return count
+        return prod(self.sizes[:-1])
 
     @property
     def wide(self) -> bool:
@@ -53,7 +51,7 @@ def space_of(chain: Chain) -> Space:
         else:
             groups.append([dim])
     groups += [last] if last else []
-    sizes = tuple(_product(shape[dim] for dim in group) for group in groups)
+    sizes = tuple(prod(shape[dim] for dim in group) for group in groups)
     strides = tuple(tuple(each[group[-1]] for group in groups) for each in tensors)
     outer = groups[0][0]
     return Space(sizes, strides, outer, sizes[0] // shape[outer])
@@ -69,10 +67,3 @@ def _spread(shape: Sequence[int], strides: Sequence[int], whole: Sequence[int]) 
 def _follows(strides: Sequence[int], outer: int, inner: int, shape: Sequence[int]) -> bool:
     """Whether a step along ``outer`` is as long as all of ``inner``."""
     return strides[outer] == strides[inner] * shape[inner]
-
-
-def _product(sizes: Iterable[int]) -> int:
-    count = 1
-    for size in sizes:
-        count *= size
-    return count

@@ -27,6 +27,7 @@ from fusioncc.codegen.pointwise_table import TABLE
 __all__ = [
     "EIGHTS",
     "TABLE",
+    "TRITON",
     "Term",
     "constant",
     "expression",
