@@ -42,8 +42,8 @@ def is_acyclic(graph: fx.Graph, covered: Covered) -> bool:
 
 
 def leads_back(inside: frozenset[fx.Node], covered: Covered, order: Mapping[fx.Node, int]) -> bool:
-    """Whether a path leaves the nodes ``inside`` and comes back, where the sets of ``covered`` (which have none of them)
-    are contracted; ``order`` is the position of each node in its graph. The rest of it has no cycle."""
+    """Whether a path leaves the nodes ``inside`` and comes back, where the sets of ``covered`` are contracted, none of
+    which has one of them; ``order`` is the position of each node in its graph. The rest of it has no cycle."""
     owner = {node: nodes for nodes in covered for node in nodes}
     last = _reached(max(order[node] for node in inside), covered, order)
     waiting = [user for node in inside for user in node.users if user not in inside]
