@@ -4,15 +4,15 @@ Each chain is tried with the group whose products it reads. The group is planned
 and the chain's kernel is saved; where nothing is gained, or the graph would get a cycle, both stay as they are.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from torch import fx
 
 from fusioncc.cost_models.chain_cost import chain_costs
 from fusioncc.decision import Rejected
-from fusioncc.errors import PlanError
+from fusioncc.errors import FusionError, PlanError
 from fusioncc.graph import is_mutation
 from fusioncc.group import Epilogue
 from fusioncc.passes.chain_head import head_of
@@ -23,6 +23,7 @@ from fusioncc.passes.plan_chains import chain_refusal, relaid
 from fusioncc.passes.plan_groups import WITHOUT_KERNEL, Refusals, Setting, plan_groups
 from fusioncc.passes.read_chains import read_chain
 from fusioncc.plan import GroupPlan
+from fusioncc.seam import one_line, translated, warn
 
 Covered = dict[str, frozenset[fx.Node]]
 """By group the nodes that it covers."""
@@ -80,7 +81,7 @@ class _Ending:
             if owners:
                 at = max(owners, key=owners.count)
                 mains = {node: main for node, (owner, main) in sources.items() if owner == at}
-                self._try(at, nodes, mains, self._apart_us(chain, nodes))
+                self._guarded(at, partial(self._try, at, nodes, mains, chain))
         self._check_given()
         return EndedGroups(tuple(self.groups), self.covered, tuple(self.rejections))
 
@@ -111,9 +112,21 @@ class _Ending:
         whole, *without = (chain_costs(each, self.setting.device)[1].us for each in parts)
         return whole - sum(without)
 
-    def _try(self, at: int, nodes: tuple[fx.Node, ...], mains: Mapping[fx.Node, int], apart_us: float) -> None:
-        """End the tiles of a group with a chain, of whose inputs ``mains`` are products and which takes ``apart_us`` in
-        a kernel of its own, or say why not."""
+    def _guarded(self, at: int, attempt: Callable[[], None]) -> None:
+        """An ``attempt`` to end the tiles of a group; where it fails the group goes without."""
+        name = self.groups[at].name
+        try:
+            translated(f"ending {name} failed", attempt, FusionError)
+        except PlanError:
+            raise
+        except FusionError as error:
+            if self.setting.options.on_error == "raise":
+                raise
+            warn(f"{one_line(error)}; the chain stays apart")
+            self.rejections.append(Rejected("ends_tiles", name, str(error)))
+
+    def _try(self, at: int, nodes: tuple[fx.Node, ...], mains: Mapping[fx.Node, int], whole: Sequence[fx.Node]) -> None:
+        """End the tiles of a group with the head of a chain, of whose inputs ``mains`` are products, or say why not."""
         group = self.groups[at]
         chain = read_chain(nodes, self.order, f"{group.name}_end{len(group.epilogues)}")
         number = {operand.node: number for number, operand in enumerate(chain.inputs)}
@@ -127,7 +140,7 @@ class _Ending:
             self.rejections.append(refused)
             return
         kept = (main for main, each in views.items() if any(user not in inside for view in each for user in view.users))
-        planned = self._planned(at, as_epilogue(behind, tuple(kept)), apart_us)
+        planned = self._planned(at, as_epilogue(behind, tuple(kept)), self._apart_us(whole, nodes))
         if isinstance(planned, Rejected):
             self.rejections.append(planned)
         else:

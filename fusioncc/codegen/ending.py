@@ -9,7 +9,7 @@ from fusioncc.codegen.chain_ops import ChainOps, Value, approximates
 from fusioncc.codegen.descriptor import DescriptorTile
 from fusioncc.codegen.kernel import Part, constant, part, total
 from fusioncc.codegen.main_tile import MainTile
-from fusioncc.codegen.tile import Axis, Tile
+from fusioncc.codegen.tile import Tile
 from fusioncc.group import Epilogue, Operand
 
 NAMES = ("a", "b", "k", "m", "n", "out", "product", "w", "x", "y")
@@ -23,61 +23,72 @@ class Ending:
     tiles: tuple[MainTile, ...]
 
     @property
-    def epilogue(self) -> Epilogue | None:
-        return self.first.context.group.epilogue_of(self.first.main)
-
-    @property
-    def first(self) -> MainTile:
-        return self.tiles[0]
-
-    @property
     def body(self) -> Part:
-        """Biases in fp32, the epilogue in fp32, one rounding, the stores."""
-        outputs = total([tile.store(out, tile.acc, self._rounding(tile)) for tile, out in self._outputs])
-        return total([tile.biased() for tile in self.tiles]) + outputs + self._loads + self._ops[0] + self._stores
+        """Biases in fp32, the outputs that are wanted, the epilogue, the stores of its results."""
+        outputs = total([tile.store(out, tile.acc, _rounding(tile)) for tile, out in self._outputs])
+        return total([tile.biased() for tile in self.tiles]) + outputs + (self._chain.body if self._chain else Part())
 
     @property
     def written(self) -> tuple[Tile | DescriptorTile, ...]:
         """The tiles that it stores."""
-        return (*(out for _, out in self._outputs), *self._results)
+        return (*(out for _, out in self._outputs), *(self._chain.results if self._chain else ()))
 
     @property
     def helpers(self) -> tuple[str, ...]:
         """Device functions that the tiles and the epilogue call, each once."""
-        return tuple(dict.fromkeys([*(each for tile in self.tiles for each in tile.helpers), *self._ops[1]]))
+        called = [helper for tile in self.tiles for helper in tile.helpers]
+        return tuple(dict.fromkeys([*called, *(self._chain.helpers if self._chain else ())]))
 
     @property
     def _outputs(self) -> list[tuple[MainTile, Tile | DescriptorTile]]:
         """Outputs that are stored as they are."""
-        context = self.first.context
-        stored = [tile for tile in self.tiles if context.is_stored(tile.main)]
-        return [(tile, tile.written(f"out{tile.tail}", context.output(tile.main))) for tile in stored]
+        stored = [tile for tile in self.tiles if tile.context.is_stored(tile.main)]
+        return [(tile, tile.written(f"out{tile.tail}", tile.context.output(tile.main))) for tile in stored]
 
-    @staticmethod
-    def _rounding(tile: MainTile) -> str:
-        return tile.rounding(f"out{tile.tail}", tile.context.output(tile.main).dtype)
+    @cached_property
+    def _chain(self) -> "_Chain | None":
+        epilogue = self.tiles[0].context.group.epilogue_of(self.tiles[0].main)
+        return _Chain(self.tiles, epilogue) if epilogue is not None else None
+
+
+def _rounding(tile: MainTile) -> str:
+    return tile.rounding(f"out{tile.tail}", tile.context.output(tile.main).dtype)
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """The epilogue of ``tiles``, in fp32 until it is stored."""
+
+    tiles: tuple[MainTile, ...]
+    epilogue: Epilogue
 
     @property
-    def _results(self) -> tuple[Tile | DescriptorTile, ...]:
-        if self.epilogue is None:
-            return ()
-        buffers = self.first.context.results(self.epilogue)
-        return tuple(map(self.first.written, numbered("h", len(buffers)), buffers))
+    def body(self) -> Part:
+        """Load what it reads beside the accumulators, one line an op, store."""
+        loads = total([self._load(name, operand) for name, operand in self._operands])
+        return loads + part(*self._written[1]) + self._stores
+
+    @property
+    def results(self) -> tuple[Tile | DescriptorTile, ...]:
+        """The tiles of what it makes."""
+        buffers = self.tiles[0].context.results(self.epilogue)
+        return tuple(map(self.tiles[0].written, numbered("h", len(buffers)), buffers))
+
+    @property
+    def helpers(self) -> tuple[str, ...]:
+        """Device functions that its lines call."""
+        return (*self._written[0], *pointwise.helpers("\n".join(self._stores.lines)))
 
     @property
     def _operands(self) -> tuple[tuple[str, Operand], ...]:
-        """What the epilogue reads beside the accumulators, by its name in the kernel."""
-        operands = () if self.epilogue is None else self.epilogue.operands
+        """What it reads beside the accumulators, by its name in the kernel."""
+        operands = self.epilogue.operands
         return tuple(zip(numbered("z", len(operands)), operands, strict=True))
 
-    @property
-    def _loads(self) -> Part:
-        return total([self._load(name, operand) for name, operand in self._operands])
-
     def _load(self, name: str, operand: Operand) -> Part:
-        """One operand of the epilogue, held, in a shape that broadcasts to the tile."""
-        context, swap = self.first.context, self.first.pool.tile.swap_operands
-        axes = (self.first.read_rows, self.first.read_cols)
+        """One operand, held, in a shape that broadcasts to the tile."""
+        first, context = self.tiles[0], self.tiles[0].context
+        axes, swap = (first.read_rows, first.read_cols), first.pool.tile.swap_operands
         along = [dim for dim, size in enumerate(operand.shape) if size > 1]
         if len(along) == 2:
             tile = context.tile(name, operand, axes, swap)
@@ -87,50 +98,39 @@ class Ending:
         if not along:
             return part(f"{name} = {pointwise.loaded(f'tl.load({name}_ptr)', operand.dtype)}", params=(pointer,))
         (dim,) = along
-        axis: Axis = axes[dim]
-        stride = constant(
-            f"{name.upper()}_STRIDE_{axis.letter}",
-            operand.strides[dim],
-            f"{context.expression(operand)}.stride({dim})",
-        )
+        axis, source = axes[dim], f"{context.expression(operand)}.stride({dim})"
+        stride = constant(f"{name.upper()}_STRIDE_{axis.letter}", operand.strides[dim], source)
         load = f"tl.load({name}_ptr + {axis.index} * {stride.name}){'[:, None]' if (dim == 0) != swap else '[None, :]'}"
         return part(f"{name} = {pointwise.loaded(load, operand.dtype)}", params=(pointer, stride))
 
     @cached_property
-    def _made(self) -> tuple[tuple[str, ...], ChainOps] | None:
-        """The lines of the ops, and their values."""
-        if self.epilogue is None:
-            return None
+    def _ops(self) -> tuple[list[str], list[Value]]:
+        """The lines of the ops, and the values of the chain by their numbers."""
         operands = [name for name, _ in self._operands]
         used = {stem + tail for stem in NAMES for tail in ("", *map(str, range(16)))}
-        used |= {*operands, *numbered("h", len(self.epilogue.chain.results))}
+        used |= {*operands, *(tile.name for tile in self.results)}
         ops = ChainOps(self.epilogue.chain, exact=False, used=used, one="(1, 1)")
-        values = [*(tile.acc for tile in self.tiles), *operands]
-        return tuple(ops.lines([Value(each, (True, True)) for each in values])), ops
+        values = (*(tile.acc for tile in self.tiles), *operands)
+        return ops.lines([Value(each, (True, True)) for each in values]), ops.values
 
     @cached_property
-    def _ops(self) -> tuple[Part, tuple[str, ...]]:
-        """The ops, one a line, and the device functions that they call."""
-        if self._made is None or self.epilogue is None:
-            return Part(), ()
-        lines, _ = self._made
-        text = "\n".join(lines)
-        near = approximates(self.epilogue.chain)
-        *helpers, text = pointwise.fast(text) if near else (*pointwise.helpers(text), text)
-        return part(*text.splitlines()), tuple(helpers)
+    def _written(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Device functions, and the lines that call them; approximate where that is far below what results round."""
+        text = "\n".join(self._ops[0])
+        if approximates(self.epilogue.chain):
+            *helpers, text = pointwise.fast(text)
+            return tuple(helpers), tuple(text.splitlines())
+        return pointwise.helpers(text), tuple(text.splitlines())
 
     @property
     def _stores(self) -> Part:
-        if self._made is None or self.epilogue is None:
-            return Part()
-        _, ops = self._made
-        body = Part()
-        for result, tile in zip(self.epilogue.chain.results, self._results, strict=True):
-            value, dtype = ops.values[result.value], self.epilogue.chain.dtype_of(result.value)
+        body, chain = Part(), self.epilogue.chain
+        for result, tile in zip(chain.results, self.results, strict=True):
+            value, dtype = self._ops[1][result.value], chain.dtype_of(result.value)
             half = dtype in ("bf16", "fp16")
             source = value.source if value.cast or half else pointwise.stored(value.source, dtype)
             if not source.isidentifier():
                 body += part(f"{tile.name} = {source}")
                 source = tile.name
-            body += self.first.store(tile, source, self.first.rounding(tile.name, dtype) if half else "")
+            body += self.tiles[0].store(tile, source, self.tiles[0].rounding(tile.name, dtype) if half else "")
         return body
