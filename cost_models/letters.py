@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 
 from fusioncc.cost_models.launch import Launch, Tensor
-from fusioncc.group import DTYPE_BYTES, Group, Member, Operand
+from fusioncc.group import DTYPE_BYTES, Epilogue, Group, Member, Operand
 from fusioncc.schedule import padded_rank
 
 PADDED = sympy.Function("padded", integer=True, positive=True)
@@ -76,11 +76,26 @@ def lettered(group: Group) -> Letters:
         weight = replace(member.weight, shape=(*member.weight.shape[:-2], k, n))
         return replace(member, m=M, n=n, k=k, weight=weight, bias=bias)
 
-    named = replace(group, lhs=replace(group.lhs, shape=(M, K)), members=tuple(map(of, group.members)))
+    def end(epilogue: Epilogue) -> Epilogue:
+        n = group.members[epilogue.mains[0]].n
+
+        def shape(sizes: tuple[int, ...]) -> tuple[Any, ...]:
+            return tuple(size if size == 1 else symbol for size, symbol in zip(sizes, (M, widths[n]), strict=False))
+
+        chain = epilogue.chain
+        inputs = tuple(replace(each, shape=shape(each.shape)) for each in chain.inputs)
+        ops = tuple(replace(each, shape=shape(each.shape)) for each in chain.ops)
+        return replace(epilogue, chain=replace(chain, shape=shape(chain.shape), inputs=inputs, ops=ops))
+
+    members, ends = tuple(map(of, group.members)), tuple(map(end, group.epilogues))
+    named = replace(group, lhs=replace(group.lhs, shape=(M, K)), members=members, epilogues=ends)
     sizes = {M: group.m, K: group.k} | {symbol: size for sizes in (widths, ranks) for size, symbol in sizes.items()}
     operands = [group.lhs, *(member.weight for member in group.members)]
     dtypes = [*(each.dtype for each in operands), *(member.dtype for member in group.members), "bf16", "fp32"]
     dtypes += [output.dtype for output in group.outputs]
+    for epilogue in group.epilogues:
+        dtypes += [each.dtype for each in epilogue.operands]
+        dtypes += [epilogue.chain.dtype_of(result.value) for result in epilogue.chain.results]
     elements: dict[int, Any] = {}
     for dtype in dtypes:
         elements.setdefault(DTYPE_BYTES[dtype], letter(dtype))

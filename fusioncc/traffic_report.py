@@ -45,7 +45,7 @@ def group_lines(group: GroupPlan, device: Device) -> list[str]:
     others = [each for each in timed if each.kind not in (group.schedule.kind, *ON_REQUEST)]
     lines = form_lines(group, group.schedule, "chosen", device)
     lines += form_lines(group, others[0], "runner-up", device) if others else []
-    if not group.branches:
+    if not group.branches or group.epilogues:  # merged products end with nothing
         return lines
     against = {each.kind: each for each in (group.schedule, LIBRARY) if each.kind != "merged"}
     for each in against.values():
