@@ -4,7 +4,10 @@ The interpreter is chosen when triton is imported and lasts for the process, so 
 compiles kernels does so in a subprocess with ``compiler_environment``. Only ``-m gpu`` sees a card and compiles.
 """
 
+import functools
+import gc
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,18 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Emitted modules go to a folder of this run."""
     os.environ["FUSIONCC_CACHE_DIR"] = str(tmp_path_factory.mktemp("fusioncc"))
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("inductor"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def asked_once() -> None:
+    """Before every export torch asks its dispatcher for all ops, and the garbage collector goes through all that was
+    imported again and again: once is enough."""
+    if "torch" in sys.modules:
+        from torch._export import utils
+
+        if hasattr(utils, "_materialize_cpp_cia_ops"):
+            utils._materialize_cpp_cia_ops = functools.cache(utils._materialize_cpp_cia_ops)
+    gc.freeze()
 
 
 @pytest.fixture

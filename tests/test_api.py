@@ -15,6 +15,7 @@ from fusioncc.plan import Plan
 from fusioncc.schedule import Schedule
 from fusioncc.seam import FusionWarning
 from tests.lora_models import Lora, close, kinds, rows
+from tests.shown import shown
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +59,7 @@ def test_a_model_on_the_meta_device_is_planned_alike() -> None:
     assert fusioncc.plan(model, (rows(),)) == plan
 
 
+@pytest.mark.exhaustive
 def test_running_a_model_on_the_meta_device_gives_no_numbers() -> None:
     model = Lora().to("meta")
     run = fusioncc.optimize(model, on_error="raise")
@@ -126,7 +128,7 @@ def made() -> Plan:
     return fusioncc.plan(Lora(), (rows(),), schedule="split")
 
 
-@pytest.mark.parametrize("carrier", ["value", "text", "path", "path_text"])
+@pytest.mark.parametrize("carrier", shown(["value", "text", "path", "path_text"], 2))
 def test_a_plan_made_elsewhere_is_applied(made: Plan, carrier: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(made.to_json())
@@ -160,6 +162,7 @@ def test_a_plan_with_a_schedule_that_does_not_exist_is_refused(made: Plan) -> No
         fusioncc.optimize(Lora(), plan=edited(made, Schedule("fastest")), on_error="raise")(rows())
 
 
+@pytest.mark.exhaustive
 def test_a_plan_for_a_newer_card_is_refused() -> None:
     planned = fusioncc.plan(Lora(), (rows(64),), device="h200", schedule="split")
     assert any(pool.dependent for pool in planned.groups[0].schedule.pools)

@@ -14,6 +14,7 @@ from fusioncc.decision import Accepted
 from fusioncc.errors import EmissionError, KernelBuildError, OptionError
 from fusioncc.seam import FusionWarning
 from tests.lora_models import Lora, close, compiled, kinds, rows
+from tests.shown import shown
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +55,7 @@ def test_a_mode_and_options_through_torch_compile() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["inline", "split", "library"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", shown([torch.bfloat16, torch.float32], 1))
 def test_results_of_each_schedule(schedule: str, dtype: torch.dtype) -> None:
     model, x = Lora(dtype=dtype), rows(dtype=dtype)
     run = compiled(model, schedule=schedule)
@@ -232,7 +233,7 @@ def test_a_failure_keeps_the_original_graph_and_warns_once(stage: str, monkeypat
         assert "g0" in ours[0] and "g0" in plan.fallback
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", shown(STAGES, 2))
 def test_a_failure_is_raised_when_asked_for(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage, fails_with(KeyError("injected")))
     with torch.no_grad(), pytest.raises(Exception, match="injected"):

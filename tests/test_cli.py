@@ -208,6 +208,7 @@ def test_an_archive_asks_for_trust(archive: Path, here: Callable[..., Result]) -
     assert trusted.stdout == here("plan", "model.py:factory").stdout
 
 
+@pytest.mark.exhaustive
 def test_a_damaged_archive_is_one_line_too(archive: Path) -> None:
     archive.write_bytes(archive.read_bytes().replace(b"graph_module", b"graph_modulo"))
     damaged = run(archive.parent, "plan", archive.name, "--trust")
@@ -216,6 +217,7 @@ def test_a_damaged_archive_is_one_line_too(archive: Path) -> None:
     assert damaged.stderr.count("\n") == 1
 
 
+@pytest.mark.exhaustive
 def test_debug_shows_where(folder: Path) -> None:
     result = run(folder, "plan", "model.py:fails", "--debug")
     assert result.returncode != 0
@@ -250,6 +252,7 @@ def test_one_value_given_twice_is_no_contradiction(here: Callable[..., Result]) 
     assert Plan.from_json(result.stdout).groups[0].schedule.kind == "split"
 
 
+@pytest.mark.exhaustive
 def test_torchs_own_output_is_shown_on_debug_only(folder: Path) -> None:
     result = run(folder, "plan", "model.py:branches_on_data", "--debug")
     assert "torch.ops.aten.sum" in result.stderr
@@ -286,6 +289,7 @@ def test_devices_as_json_are_what_a_device_file_holds(here: Callable[..., Result
     assert [device["name"] for device in json.loads(here("devices", "--json").stdout)] == sorted(PROFILES)
 
 
+@pytest.mark.exhaustive
 def test_plan_and_dump_take_a_device_file(here: Callable[..., Result], folder: Path) -> None:
     (folder / "mine.json").write_text('{"like": "h200", "dram_gbps": 400}')
     planned = here("plan", "model.py:factory", "--device", "mine.json", "--json")

@@ -10,6 +10,9 @@ from torch import nn
 import fusioncc
 from fusioncc.errors import PlanError
 from tests.lora_models import Lora, rows
+from tests.shown import shown
+
+SCHEDULES = shown(["inline", "split"], 1)
 
 
 class Branch(nn.Module):
@@ -48,7 +51,7 @@ def test_bias_of_linear_by_keyword() -> None:
     torch.testing.assert_close(fused, eager)
 
 
-@pytest.mark.parametrize("schedule", ["inline", "split"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_branch_that_is_subtracted(schedule: str) -> None:
     module = Branch(lambda m, x: torch.sub(x @ m.w, (x @ m.a) @ m.b, alpha=3))
     fused, eager, plans = results(module, torch.randn(8, 64), schedule=schedule)
@@ -56,7 +59,7 @@ def test_a_branch_that_is_subtracted(schedule: str) -> None:
     torch.testing.assert_close(fused, eager)
 
 
-@pytest.mark.parametrize("schedule", ["inline", "split"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_an_infinity_stays_one_with_a_padded_rank(schedule: str) -> None:
     x = torch.ones(8, 64)
     x[2, 3] = torch.inf
@@ -65,7 +68,7 @@ def test_an_infinity_stays_one_with_a_padded_rank(schedule: str) -> None:
     torch.testing.assert_close(fused, eager)
 
 
-@pytest.mark.parametrize("schedule", ["inline", "split"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_large_scale_in_fp16_stays_finite(schedule: str) -> None:
     module = Branch(lambda m, x: x @ m.w + ((x @ m.a) @ m.b) * 64.0, dtype=torch.float16)
     module.b.data.mul_(1e-3)
@@ -75,7 +78,7 @@ def test_a_large_scale_in_fp16_stays_finite(schedule: str) -> None:
     torch.testing.assert_close(fused, eager)
 
 
-@pytest.mark.parametrize("schedule", ["inline", "split"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_two_branches_on_a_compensated_fp32_main(schedule: str) -> None:
     """The correction of the accumulator stands before the second join reads it."""
     module = Branch(lambda m, x: x @ m.w + (x @ m.a) @ m.b - (x @ (2.0 * m.a)) @ m.b)
@@ -86,7 +89,7 @@ def test_two_branches_on_a_compensated_fp32_main(schedule: str) -> None:
     torch.testing.assert_close(fused, eager)
 
 
-@pytest.mark.parametrize("schedule", ["inline", "split"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_an_fp32_product_beside_an_fp16_main_takes_short_k_steps(schedule: str) -> None:
     """Every part of a bundle has a say in its tiles: the fp32 main is compensated, the first one is not."""
 
@@ -110,6 +113,7 @@ def test_an_fp32_product_beside_an_fp16_main_takes_short_k_steps(schedule: str) 
         torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-2)
 
 
+@pytest.mark.exhaustive
 def test_groups_that_feed_each_other_are_not_both_fused() -> None:
     class Cycle(nn.Module):
         def __init__(self) -> None:
@@ -137,18 +141,18 @@ def test_groups_that_feed_each_other_are_not_both_fused() -> None:
     assert [rejection.rule for rejection in plan.rejections] == ["independent"]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"group_m": 0},
-        {"group_m": -3},
-        {"members": (99,)},
-        {"members": (1,)},
-        {"k_split": 0},
-        {"workers": 0},
-        {"launch": 5},
-    ],
+CHANGES: tuple[dict[str, object], ...] = (
+    {"group_m": 0},
+    {"group_m": -3},
+    {"members": (99,)},
+    {"members": (1,)},
+    {"k_split": 0},
+    {"workers": 0},
+    {"launch": 5},
 )
+
+
+@pytest.mark.parametrize("change", shown(CHANGES, 2))
 def test_an_edited_plan_with_wrong_numbers_is_refused(change: dict[str, object]) -> None:
     model, x = Lora(), torch.randn(8, 64)
     plan = fusioncc.plan(model, (x,), schedule="inline")
@@ -169,7 +173,7 @@ def test_what_was_never_compiled_has_no_plans() -> None:
     assert fusioncc.plan_of(nn.Linear(2, 2)) == ()
 
 
-@pytest.mark.parametrize("schedule", ["inline", "split"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_largest_number_does_not_round_to_an_infinity_in_tf32(schedule: str) -> None:
     x = torch.zeros(8, 64)
     x[2, 3] = torch.finfo(torch.float32).max
@@ -188,7 +192,7 @@ def test_the_largest_number_does_not_round_to_an_infinity_in_tf32(schedule: str)
     torch.testing.assert_close(fused, eager, rtol=2e-3, atol=0.0)
 
 
-@pytest.mark.parametrize("schedule", ["inline", "split"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_transposed_input_as_a_weight(schedule: str) -> None:
     """The kernel takes ``x`` and ``x.t()``: one storage, two shapes."""
     module = Branch(lambda m, x: (x @ m.w + (x @ m.a) @ m.b, x @ x.t()))
@@ -200,7 +204,14 @@ def test_the_transposed_input_as_a_weight(schedule: str) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "dynamic"),
-    [((32, 128), False), ((8, -1), False), ((-1,), False), ((-1, 32), False), ((-1, 32), True), ((-1, 8, 8), True)],
+    [
+        ((32, 128), False),
+        pytest.param((8, -1), False, marks=pytest.mark.exhaustive),
+        pytest.param((-1,), False, marks=pytest.mark.exhaustive),
+        pytest.param((-1, 32), False, marks=pytest.mark.exhaustive),
+        ((-1, 32), True),
+        pytest.param((-1, 8, 8), True, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_a_sum_in_another_matrix_shape(shape: tuple[int, ...], dynamic: bool) -> None:
     """Both addends are viewed alike before they are added; the kernel's matrix is viewed so after."""
@@ -231,7 +242,7 @@ class Dequantised(nn.Module):
         return x @ (self.w8.to(torch.bfloat16) * 0.1 if self.made else self.w) + (x @ self.a) @ self.b
 
 
-@pytest.mark.parametrize("rows", [1, 16])
+@pytest.mark.parametrize("rows", shown([1, 16], 1))
 @pytest.mark.parametrize("made", [True, False])
 def test_a_weight_that_the_graph_makes_is_not_read_before_it_is_there(rows: int, made: bool) -> None:
     """Inductor may run the kernel that makes W between the two launches of ``split``: the second starts late then."""

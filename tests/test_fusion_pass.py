@@ -93,6 +93,7 @@ def test_a_pass_behind_it_that_cannot_be_cached_forbids_caching() -> None:
     assert FusionPass(then=lambda graph: None).uuid() is None
 
 
+@pytest.mark.exhaustive
 def test_a_plan_of_another_graph_is_refused() -> None:
     plan = fusioncc.plan(Lora(rank=4), (rows(),))
     module = captured()

@@ -63,6 +63,7 @@ def test_wheel_registers_the_backend_and_the_command(wheel: Path) -> None:
     assert "[console_scripts]\nfusioncc = fusioncc.cli:main" in text
 
 
+@pytest.mark.exhaustive
 def test_installed_wheel_imports_from_a_fresh_folder(wheel: Path, tmp_path: Path) -> None:
     pip("install", "--no-deps", "--no-index", "--target", str(tmp_path / "site"), str(wheel))
     modules = sorted(name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in expected_files())

@@ -1,5 +1,7 @@
 """``max_peak_increase``: a schedule that needs more memory at its peak is ruled out, with how much more."""
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from fusioncc.plan import Plan
 from tests.lora_models import Lora, rows
 
 
+@cache
 def plan(**options: object) -> Plan:
     return fusioncc.plan(Lora(dtype=torch.bfloat16), (rows(16, dtype=torch.bfloat16),), device="h200", **options)
 

@@ -18,7 +18,9 @@ from fusioncc.fusion_pass import FusionPass
 from fusioncc.pipeline import rewrite
 from fusioncc.runtime.opaque import OPAQUE
 from tests.lora_models import WIDTH, Lora, close, compiled, kinds, rows
-from tests.passes.test_insertion import Block, setting
+from tests.passes.test_insertion import graph as graph
+from tests.passes.test_insertion import setting
+from tests.shown import shown
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,7 +43,7 @@ def fresh_dynamo() -> None:
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", shown([torch.bfloat16, torch.float32, torch.float16], 1))
 def test_results_and_the_plan(dtype: torch.dtype) -> None:
     model, x = Projections(dtype=dtype), rows(dtype=dtype)
     run = fusioncc.optimize(model, schedule="streams", on_error="raise", rest="eager")
@@ -112,14 +114,6 @@ def test_one_opaque_op_for_inductor() -> None:
     (plan,) = fusion.plans
     (group,) = plan.groups
     assert (group.schedule.kind, group.insertion) == ("streams", "opaque") and group.m_symbol
-
-
-@pytest.fixture
-def graph() -> torch.fx.GraphModule:
-    from tests.passes.doors import DOORS
-    from tests.passes.test_insertion import K
-
-    return DOORS["export"](Block(), (torch.ones(6, K), torch.ones(2, 3, K)))
 
 
 @pytest.mark.parametrize(("form", "insertion"), [("call", "call"), ("visible", "opaque")])

@@ -19,6 +19,7 @@ from fusioncc.runtime.opaque import OPAQUE
 from tests.lora_models import Lora, close, compiled, rows
 from tests.passes.test_insertion import graph as graph
 from tests.passes.test_insertion import setting
+from tests.shown import shown
 from tests.test_streams import Projections
 
 
@@ -27,7 +28,7 @@ def fresh_dynamo() -> None:
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("through", ["optimize", "backend"])
+@pytest.mark.parametrize("through", shown(["optimize", "backend"], 1))
 def test_a_trace_of_the_last_call(through: str) -> None:
     model, x = Projections(), rows(40)
     options = {"schedule": "two_pool", "trace": True}
@@ -100,6 +101,7 @@ def test_caches_tell_traced_graphs_apart() -> None:
     assert FusionPass(Options(trace=True)).uuid() != FusionPass(Options()).uuid()
 
 
+@pytest.mark.exhaustive
 def test_a_dump_for_the_command_line(tmp_path: Path, capsys, monkeypatch) -> None:
     root = Path(__file__).parents[1]
     out, trace = tmp_path / "dump", tmp_path / "trace.json"

@@ -1,6 +1,7 @@
 """``fusioncc traffic``: closed forms and crossovers of a plan, in words."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,11 @@ def planned(model: nn.Module, **options: str) -> Plan:
     return fusioncc.plan(model, (torch.zeros(64, 256, dtype=torch.bfloat16),), **options)
 
 
+@cache
+def plain() -> Plan:
+    return planned(LoRA())
+
+
 def test_a_layer_with_the_numbers_put_in() -> None:
     text = traffic_report(planned(LoRA(), schedule="split"), H200)
     assert "g0: M = 64, K = 256, N = 512, r = 8; bytes of an element bf16 = 2, fp32 = 4" in text
@@ -78,7 +84,7 @@ def test_merged_is_not_held_against_itself() -> None:
 
 
 def test_equal_groups_share_a_paragraph() -> None:
-    plan = planned(LoRA())
+    plan = plain()
     (group,) = plan.groups
     text = traffic_report(replace(plan, groups=(group, replace(group, name="g1"))), H200)
     assert "g0, g1: M = 64" in text
@@ -86,7 +92,7 @@ def test_equal_groups_share_a_paragraph() -> None:
 
 
 def test_a_symbolic_m_counts_with_its_hint() -> None:
-    plan = planned(LoRA())
+    plan = plain()
     (group,) = plan.groups
     text = traffic_report(replace(plan, groups=(replace(group, m_symbol="s0"),)), H200)
     assert "M = 64 (planned for, s0 in the graph)" in text
@@ -94,18 +100,19 @@ def test_a_symbolic_m_counts_with_its_hint() -> None:
 
 def test_a_size_without_a_hint_cannot_be_counted() -> None:
     lost = (Rejected("sizes", "mm", "M (u0) depends on data"), Rejected("low_rank", "mm_1", "the rank is 512"))
-    text = traffic_report(replace(planned(LoRA()), groups=(), rejections=lost), H200)
+    text = traffic_report(replace(plain(), groups=(), rejections=lost), H200)
     assert text.endswith("\ncannot count mm: M (u0) depends on data\n")
 
 
 def test_products_without_a_rate_cannot_be_counted() -> None:
-    plan = planned(LoRA())
+    plan = plain()
     (group,) = plan.groups
     members = tuple(replace(member, dtype="fp64") for member in group.members)
     text = traffic_report(replace(plan, groups=(replace(group, members=members),)), H200)
     assert "merged against library cannot be counted" in text
 
 
+@pytest.mark.exhaustive
 def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     result = CliRunner().invoke(app, ["traffic", "examples/llama_lora.py:factory", "--device", "a100-40"])

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 import fusioncc
 from fusioncc.backend import fusioncc as backend
 from tests.lora_models import WIDTH, Lora, close, compiled, rows
+from tests.shown import shown
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +82,7 @@ CHANGES = (
 )
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("change", shown(CHANGES, 4, attrgetter("__name__")))
 def test_a_changed_weight_is_the_one_that_is_used(change: Callable[[Lora], None]) -> None:
     model = Lora()
     run = compiled(model, schedule="split")
@@ -183,9 +185,10 @@ def merged(model: Any) -> None:
     model.base_model.merge_adapter()
 
 
-@pytest.mark.parametrize(
-    "change", [set_adapter, other_weights, scaling, disabled, merged], ids=lambda change: change.__name__
-)
+ADAPTED = (set_adapter, other_weights, scaling, disabled, merged)
+
+
+@pytest.mark.parametrize("change", shown(ADAPTED, 2, attrgetter("__name__")))
 def test_a_peft_adapter_is_changed_while_compiled(change: Callable[[Any], None]) -> None:
     model = with_adapters()
     run = compiled(model, schedule="auto")

@@ -23,6 +23,7 @@ def found() -> dict[str, dict[str, Any]]:
     return {each["part"]: each for each in summary({"rows": [predicted(row) for row in body["rows"]]})}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("part", ["all", "Llama-3-8B, tuned on", "held out"])
 def test_the_model_ranks_and_chooses_what_was_measured(found: dict[str, dict[str, Any]], part: str) -> None:
     accuracy = found[part]
@@ -31,11 +32,13 @@ def test_the_model_ranks_and_chooses_what_was_measured(found: dict[str, dict[str
     assert accuracy["error"] <= 0.2
 
 
+@pytest.mark.exhaustive
 def test_every_group_was_measured(found: dict[str, dict[str, Any]]) -> None:
     assert found["all"]["groups"] == len(LAYERS) >= 60
     assert found["all"]["candidates"] >= 60 * len(LAYERS)
 
 
+@pytest.mark.exhaustive
 def test_the_kinds_that_are_chosen_are_predicted_well(found: dict[str, dict[str, Any]]) -> None:
     for kind in ("library", "concat", "split", "inline"):
         assert found[kind]["error"] <= 0.2 and found[kind]["regret"] <= 1.06

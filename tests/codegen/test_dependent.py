@@ -27,6 +27,7 @@ from tests.codegen.cases import (
     split,
 )
 from tests.codegen.test_one_row import DOWN_ROW, ROW
+from tests.shown import shown
 
 BIG = TileConfig(128, 64, 32, 4, 3)
 LORA = group(70, 200, Main(136), Main(64, ()), Main(72, (Lora(12, tensor_scales=1),), bias=True))
@@ -66,7 +67,7 @@ class Deferred:
         return launch
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", shown(CASES, 3))
 def test_launches_that_run_late_are_waited_for(load, name: str) -> None:
     """Every launch runs as late as it can: when a program of the next one waits for it."""
     value, schedule = CASES[name]

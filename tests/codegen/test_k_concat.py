@@ -14,6 +14,7 @@ from fusioncc.runtime.load import load
 from fusioncc.schedule import TileConfig
 from tests.codegen import reference
 from tests.codegen.cases import DOWN, Lora, Main, group, k_concat
+from tests.shown import shown
 
 SWAPPED = replace(DOWN, block_m=16, swap_operands=True)
 GROUPS: dict[str, Group] = {
@@ -29,7 +30,7 @@ GROUPS: dict[str, Group] = {
 
 @pytest.mark.parametrize("k_split", [pytest.param(1, marks=pytest.mark.exhaustive), 4])
 @pytest.mark.parametrize("tile", [DOWN, SWAPPED], ids=["plain", "swapped"])
-@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize("name", shown(GROUPS, 4))
 def test_columns(name: str, tile: TileConfig, k_split: int) -> None:
     value = GROUPS[name]
     if name == "rank_64":  # on warp groups, swapped: refused

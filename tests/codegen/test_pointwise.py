@@ -35,6 +35,7 @@ from tests.codegen.pointwise_cases import (
     unary_cases,
 )
 from tests.codegen.pointwise_compare import describe, differs, taken, unspecified
+from tests.shown import shown
 
 COMPUTED = (*FLOATS, *INTEGERS, "bool")
 PAIRS = (
@@ -143,9 +144,12 @@ def quirks(case: Case, eager: torch.Tensor) -> torch.Tensor:
     return none
 
 
+STOOD_FOR = ("fp16", "fp64", "uint8", "int16", "int32", "int64")
+
+
 def once_shown(dtypes: Sequence[str]) -> list[ParameterSet]:
     """The dtypes; those that another stands for are among the exhaustive tests."""
-    return [pytest.param(each, marks=pytest.mark.exhaustive if each in ("int16", "int32") else ()) for each in dtypes]
+    return [pytest.param(each, marks=pytest.mark.exhaustive if each in STOOD_FOR else ()) for each in dtypes]
 
 
 @pytest.mark.parametrize("dtype", once_shown(tuple(DTYPES)))
@@ -158,9 +162,9 @@ def test_with_numbers(dtype: str) -> None:
     check(list(number_cases(dtype)))
 
 
-@pytest.mark.parametrize(("first", "second", "role"), PAIRS)
-def test_binary(first: str, second: str, role: str) -> None:
-    check(list(binary_cases(first, second, role)))
+@pytest.mark.parametrize("pair", shown(PAIRS, 6, "-".join))
+def test_binary(pair: tuple[str, str, str]) -> None:
+    check(list(binary_cases(*pair)))
 
 
 @pytest.mark.exhaustive

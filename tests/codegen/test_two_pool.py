@@ -12,6 +12,7 @@ from fusioncc.schedule import Schedule, TileConfig
 from tests.codegen import reference
 from tests.codegen.cases import DESCRIBED, DOWN, SWAPPED, Lora, Main, group, two_pool
 from tests.codegen.interleaving import NoProgress, interleaved
+from tests.shown import shown
 
 TILE = TileConfig(32, 32, 32, 4, 3)
 LONG = group(100, 96, Main(70, (Lora(12),)))
@@ -69,6 +70,7 @@ def test_descriptors_and_fp32_adapters(load) -> None:
         assert reference.rms(output, truth) <= 1.1 * reference.rms(eager.to(output.dtype), truth)
 
 
+@pytest.mark.exhaustive
 def test_roles_by_program_id_would_hang(load) -> None:
     """The interleavings have teeth: without the ticket, programs wait for others that have not started."""
     value, schedule = SCHEDULES["stripes"]
@@ -81,6 +83,7 @@ def test_roles_by_program_id_would_hang(load) -> None:
             launched(load, by_id, value, seed, resident=2)
 
 
+@pytest.mark.exhaustive
 def test_joining_before_it_is_published_would_be_wrong(load) -> None:
     value, schedule = SCHEDULES["stripes"]
     module = emit(value, schedule, name="module", tier="fp32", why="a test")
@@ -95,7 +98,7 @@ def test_joining_before_it_is_published_would_be_wrong(load) -> None:
 STRIPES = ("stripes", "late stripes", "very late stripes", "all workers are late", "more workers than tiles")
 
 
-@pytest.mark.parametrize("name", STRIPES)
+@pytest.mark.parametrize("name", shown(STRIPES, 2))
 def test_workers_have_the_tiles_that_the_model_gives_them(load, name: str) -> None:
     """The simulated launch (``fusioncc/cost_models/pools.py``) hands tiles out as the kernel does."""
     value, schedule = SCHEDULES[name]

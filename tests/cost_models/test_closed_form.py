@@ -24,6 +24,7 @@ from fusioncc.device import get_device
 from fusioncc.group import Group
 from fusioncc.schedule import SCHEDULES, Schedule
 from tests.cost_models.groups import bundle, lora, operand
+from tests.shown import shown
 
 ROOT = Path(__file__).parents[2]
 H200 = get_device("h200")
@@ -117,11 +118,12 @@ STEPS = st.integers(-12, 12)
 @given(
     rows=STEPS, k=STEPS, columns=st.tuples(STEPS, STEPS, STEPS), ranks=st.tuples(st.integers(1, 64), st.integers(1, 64))
 )
-@pytest.mark.parametrize(("kind", "adapter"), CASES)
+@pytest.mark.parametrize("case", shown(CASES, 3, "-".join))
 def test_a_form_equals_the_numeric_model_where_it_holds(
-    kind: str, adapter: str, rows: int, k: int, columns: tuple[int, int, int], ranks: tuple[int, int]
+    case: tuple[str, str], rows: int, k: int, columns: tuple[int, int, int], ranks: tuple[int, int]
 ) -> None:
     """The form of one group at the sizes of another."""
+    kind, adapter = case
     step = 1 if kind in VENDOR else 20
     m, depth, widths = (
         64 + rows * step // 4,

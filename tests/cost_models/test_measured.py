@@ -8,6 +8,7 @@ from fusioncc.autotune import best, pick, rank
 from fusioncc.device import get_device
 from fusioncc.schedule import TileConfig, overwrites_x
 from tests.cost_models.groups import bundle, lora
+from tests.shown import shown
 
 H200 = get_device("h200")
 MEASURED = {
@@ -47,7 +48,7 @@ def test_many_rows_go_through_descriptors() -> None:
 
 
 @pytest.mark.parametrize("kind", ["inline", "split", "two_pool", "horizontal", "streams", "k_concat"])
-@pytest.mark.parametrize("ranks", [(8, 8), (8, 64), (64, 64), (128, 128)])
+@pytest.mark.parametrize("ranks", shown([(8, 64), (8, 8), (64, 64), (128, 128)], 2))
 def test_no_loop_overwrites_x(kind: str, ranks: tuple[int, int]) -> None:
     padded = tuple(max(16, r) for r in ranks)
     for rows in (2, 16, 1000):

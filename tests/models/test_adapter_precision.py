@@ -8,6 +8,7 @@ from torch import nn
 import fusioncc
 from tests.lora_models import compiled
 from tests.models.builders import in_fp64, rms
+from tests.shown import shown
 
 WIDTH, ROWS = 256, 8
 FP32_FRACTION = 1e-5
@@ -45,7 +46,7 @@ def inputs() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("schedule", ["inline", "split"])
-@pytest.mark.parametrize("rank", [4, 64])
+@pytest.mark.parametrize("rank", shown([4, 64], 1))
 def test_an_fp32_sum_has_fp32_error(rank: int, schedule: str) -> None:
     model, x = Wide(rank), inputs()
     run = compiled(model, schedule=schedule)
@@ -56,7 +57,7 @@ def test_an_fp32_sum_has_fp32_error(rank: int, schedule: str) -> None:
     assert fusioncc.plan_of(run)[0].groups[0].schedule.kind == schedule
 
 
-@pytest.mark.parametrize("schedule", ["inline", "split"])
+@pytest.mark.parametrize("schedule", shown(["inline", "split"], 1))
 def test_a_peft_layer_rounds_once_at_its_end(schedule: str) -> None:
     torch.manual_seed(0)
     model = get_peft_model(Base(), LoraConfig(r=8, lora_alpha=12, target_modules=["w"])).eval()

@@ -1,6 +1,6 @@
 """Real models with PEFT adapters: the groups a person would mark, through both doors, and outputs against fp64."""
 
-from typing import Any
+from operator import attrgetter
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ import fusioncc
 from fusioncc.backend import fusioncc as backend
 from fusioncc.plan import Plan
 from tests.models.builders import ATTENTION, MLP, Case, build, in_fp64, logits, marked, rms, tokens
+from tests.shown import shown
 
 ALL_SEVEN = (
     {"q_proj": 1, "k_proj": 1, "v_proj": 1},
@@ -57,13 +58,7 @@ def fresh_dynamo() -> None:
     torch.compiler.reset()
 
 
-def sampled(case: Case) -> Any:
-    """A case, ``exhaustive`` unless it is the first of its architecture."""
-    alike = [each for each in CASES if each.architecture == case.architecture]
-    return pytest.param(case, id=case.name, marks=() if case is alike[0] else pytest.mark.exhaustive)
-
-
-@pytest.mark.parametrize("case", [sampled(case) for case in CASES])
+@pytest.mark.parametrize("case", shown(CASES, 1, attrgetter("name")))
 def test_groups_and_outputs(case: Case) -> None:
     model, ids = build(case), tokens()
     offline = fusioncc.plan(model, (ids,), kwargs={"use_cache": False}, schedule=case.schedule, on_error="raise")

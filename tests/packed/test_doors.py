@@ -93,6 +93,7 @@ def test_a_plan_is_read_back_and_applied_where_packing_is_allowed() -> None:
         FusionPass(Options(on_error="raise"), plan)(capture(Attention(), (rows(),)).graph)
 
 
+@pytest.mark.exhaustive
 def test_a_dump_shows_the_product_and_packs_nothing(tmp_path: Path) -> None:
     model = Attention()
     write(dump_data(model, (rows(),), schedule="packed", pack_weights=True), tmp_path)

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fusioncc.packing import concat_refusal, laid_out_alike
 from fusioncc.seam import FusionWarning
 from tests.cost_models.groups import bundle
 from tests.lora_models import WIDTH, Lora, kinds, rows
+from tests.shown import shown
 
 BF16 = torch.bfloat16
 ASKED: dict[str, Any] = {"schedule": "k_concat", "pack_weights": True, "rest": "eager", "on_error": "raise"}
@@ -136,11 +138,10 @@ def data_assigned(model: Lora) -> None:
     model.w.weight.data = torch.randn(WIDTH, WIDTH, dtype=BF16)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [in_place, through_data, down_replaced, loaded, up_replaced, data_assigned],
-    ids=lambda each: each.__name__,
-)
+CHANGES = (in_place, through_data, down_replaced, loaded, up_replaced, data_assigned)
+
+
+@pytest.mark.parametrize("change", shown(CHANGES, 2, attrgetter("__name__")))
 @pytest.mark.filterwarnings("ignore::fusioncc.seam.FusionWarning")
 def test_a_changed_weight_is_the_one_that_is_used(change: Callable[[Lora], None]) -> None:
     model = frozen()
@@ -200,6 +201,7 @@ def test_it_runs_on_request_only_and_not_where_eager_rounds() -> None:
         fusioncc.plan(frozen(), (x,), schedule="k_concat", on_error="raise")
 
 
+@pytest.mark.exhaustive
 def test_trainable_weights_are_refused() -> None:
     model = frozen()
     with pytest.raises(IllegalScheduleError, match=r"frozen: .* is trainable"):
@@ -235,6 +237,7 @@ def test_a_copy_has_memory_of_its_own() -> None:
     assert torch.equal(twin.state_dict()["w.weight"], frozen().w.weight)
 
 
+@pytest.mark.exhaustive
 def test_safetensors_take_it_unpacked_or_made_contiguous(tmp_path: Path) -> None:
     model = frozen()
     run = optimized(model)

@@ -1,6 +1,7 @@
 """What the search joins to chains, where it stops, and what it says about it."""
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from fusioncc.passes.find_chains import MAX_OPS, MAX_ROW, MAX_TENSORS
 from tests.passes.chain_graphs import Function, bf16, chains_of, graph_of, planned
 from tests.passes.doors import DOORS
+from tests.shown import one_of_each, shown
 
 aten = torch.ops.aten
 
@@ -199,6 +201,7 @@ def test_tensors_are_limited(count: int) -> None:
     assert all(f"at most {MAX_TENSORS} tensors" in each for each in reasons)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("count", [MAX_OPS, MAX_OPS + 1])
 def test_ops_are_limited(count: int) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
@@ -230,7 +233,7 @@ def test_rows_of_two_lengths_are_two_chains() -> None:
     assert not any({"sum_1", "sum_2"} <= set(found) for found in chains)
 
 
-@pytest.mark.parametrize("width", [MAX_ROW, MAX_ROW + 1])
+@pytest.mark.parametrize("width", shown([MAX_ROW + 1, MAX_ROW], 1))
 def test_a_program_holds_rows_up_to_a_length(width: int) -> None:
     plan = planned(lambda x: (x * 2 + 1).sum(-1, keepdim=True), torch.empty(4, width))
     (chain,) = plan.chains
@@ -240,18 +243,19 @@ def test_a_program_holds_rows_up_to_a_length(width: int) -> None:
     assert all(f"its rows have {width} elements" in each for each in reasons)
 
 
-@pytest.mark.parametrize(
-    ("function", "reason"),
-    [
-        (lambda x: (x * 2 + 1).sum(0, keepdim=True), "another dimension than the last"),
-        (lambda x: (x * 2 + 1).sum((0, 1), keepdim=True), "another dimension than the last"),
-        (lambda x: (x * 2 + 1).sum(-1), "drops the dimension"),
-        (lambda x: (x * 2 + 1).amax(0, keepdim=True), "another dimension than the last"),
-        (lambda x: (x * 2 + 1).sum(-1, keepdim=True, dtype=torch.float64), "other numbers than fp32 holds"),
-        (lambda x: (x * 2 + 1).int().amax(-1, keepdim=True), "other numbers than fp32 holds"),
-    ],
+REDUCTIONS: tuple[tuple[Callable[..., Any], str], ...] = (
+    (lambda x: (x * 2 + 1).sum(0, keepdim=True), "another dimension than the last"),
+    (lambda x: (x * 2 + 1).sum((0, 1), keepdim=True), "another dimension than the last"),
+    (lambda x: (x * 2 + 1).sum(-1), "drops the dimension"),
+    (lambda x: (x * 2 + 1).amax(0, keepdim=True), "another dimension than the last"),
+    (lambda x: (x * 2 + 1).sum(-1, keepdim=True, dtype=torch.float64), "other numbers than fp32 holds"),
+    (lambda x: (x * 2 + 1).int().amax(-1, keepdim=True), "other numbers than fp32 holds"),
 )
-def test_reductions_that_are_none_along_the_last_dimension(function: Callable[..., Any], reason: str) -> None:
+
+
+@pytest.mark.parametrize("case", one_of_each(REDUCTIONS, itemgetter(1), itemgetter(1)))
+def test_reductions_that_are_none_along_the_last_dimension(case: tuple[Callable[..., Any], str]) -> None:
+    function, reason = case
     plan = planned(function, torch.empty(4, 8))
     assert not any(chain.by_rows for chain in plan.chains)
     assert any(reason in each.reason for each in plan.rejections if each.rule == "chain_op")

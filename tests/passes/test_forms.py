@@ -10,6 +10,7 @@ from torch.nn import functional
 from fusioncc.passes.find_groups import Found
 from tests.passes.doors import DOORS, found_in
 from tests.passes.models import LORA, K, M, N, R, X, lora, shapes, t, through_all
+from tests.shown import shown
 
 
 def test_conv1d() -> None:
@@ -56,7 +57,7 @@ def padded(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return (functional.pad(x, (0, 0, 0, 8 - M % 8)) @ w)[:M]
 
 
-@pytest.mark.parametrize("name", SHAPED)
+@pytest.mark.parametrize("name", shown(SHAPED, 3))
 def test_forms_of_one_product(name: str) -> None:
     function, shape = SHAPED[name]
     found = through_all(lora(function), t(*shape))
@@ -77,6 +78,7 @@ def test_real_batch_is_found_for_the_library_only() -> None:
     assert [rejection.rule for rejection in found.rejections] == ["same_shape"]
 
 
+@pytest.mark.exhaustive
 def test_symbolic_rows_through_inductor() -> None:
     from torch._inductor import config
 
@@ -109,6 +111,7 @@ def _recorder(seen: list[Found]) -> Any:
     return Record()
 
 
+@pytest.mark.exhaustive
 def test_expanded_and_strided_weights_keep_their_strides() -> None:
     model = lora(lambda s, x: x @ s.v.expand(K, N) + (x @ s.u[:, ::2]) @ s.b, v=t(K, 1), u=t(K, 2 * R))
     main, down, _ = through_all(model, X).groups[0].members

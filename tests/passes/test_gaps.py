@@ -48,7 +48,7 @@ CLOSED: dict[str, tuple[Callable[..., Any], More]] = {
 }
 
 
-@pytest.mark.parametrize("name", CLOSED)
+@pytest.mark.parametrize("name", shown(CLOSED, 1))
 def test_gaps_that_inductor_may_close_are_refused(name: str) -> None:
     function, more = CLOSED[name]
     found = through_all(lora(function, **more), WIDE)
@@ -58,7 +58,7 @@ def test_gaps_that_inductor_may_close_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("form", shown(["visible", "call"], 1))
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", shown(KEPT, 1))
 def test_what_stays_as_it_is_stored_is_fused(name: str, form: str) -> None:
     function, more = KEPT[name]
     module = DOORS["export"](lora(function, **more), (WIDE,))

@@ -12,6 +12,7 @@ from fusioncc.cost_models import launches, peak_bytes
 from fusioncc.passes.graph_memory import graph_memory
 from fusioncc.plan import GroupPlan, Memory, Plan
 from tests.passes.models import BF16, K, M, Model, N, R, lora, t
+from tests.shown import shown
 
 SQUARE = M * M * 4
 """Bytes of an fp32 [M, M], the input of the chains below."""
@@ -34,7 +35,7 @@ CHAINS: dict[str, tuple[Callable[..., Any], int]] = {
 }
 
 
-@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("name", shown(CHAINS, 2))
 def test_peak_of_a_chain(name: str) -> None:
     function, squares = CHAINS[name]
     assert memory(function) == Memory(squares * SQUARE, SQUARE)

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from fusioncc.passes.plan_groups import Setting, plan_groups
 from fusioncc.passes.weight_rules import Weights
 from fusioncc.pipeline import find
 from tests.passes.models import K, M, Model, N, X, lora, t
+from tests.shown import one_of_each
 
 RELAXED = Options(numerics="relaxed")
 RULES = {rule.__name__: rule for rule in MERGE_RULES}
@@ -32,6 +35,11 @@ def facts_of(model: nn.Module, *args: torch.Tensor, **changes: Any) -> MergeFact
     (group,) = find(graph, RELAXED).groups
     main = next(main for main in group.mains if group.branches_of(main))
     return replace(MergeFacts(group, Weights(graph), main, "relaxed"), **changes)
+
+
+@cache
+def _plain() -> MergeFacts:
+    return facts_of(lora(plain))
 
 
 def _biased() -> MergeFacts:
@@ -108,11 +116,11 @@ class Case:
     refused: Callable[[], MergeFacts]
     node: str
     words: str
-    accepted: Callable[[], MergeFacts] = lambda: facts_of(lora(plain))
+    accepted: Callable[[], MergeFacts] = _plain
 
 
 CASES = (
-    Case("rounding_tier", lambda: facts_of(lora(plain), numerics="fp32"), "mm", "numerics='fp32' does not allow"),
+    Case("rounding_tier", lambda: replace(_plain(), numerics="fp32"), "mm", "numerics='fp32' does not allow"),
     Case("single_adapter", _two_adapters, "mm", "2 adapters are added to it"),
     Case("plain_branch", _biased, "addmm", "a bias inside the adapter"),
     Case("plain_branch", _saved, "mm", "the down product is read elsewhere"),
@@ -135,17 +143,20 @@ CASES = (
 )
 
 
+RULE_OF = attrgetter("rule")
+
+
 def test_every_rule_has_a_case() -> None:
     assert {case.rule for case in CASES} == set(RULES)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule)
+@pytest.mark.parametrize("case", CASES, ids=RULE_OF)
 def test_rule_accepts(case: Case) -> None:
     assert isinstance(decision := RULES[case.rule](case.accepted()), Accepted)
     assert decision.rule == case.rule
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule)
+@pytest.mark.parametrize("case", one_of_each(CASES, RULE_OF, RULE_OF))
 def test_rule_refuses(case: Case) -> None:
     decision = RULES[case.rule](case.refused())
     assert isinstance(decision, Rejected)
@@ -164,6 +175,6 @@ def test_a_refusal_of_one_member_holds_for_the_group_and_nothing_is_asked_below_
 
 def test_without_a_graph_nothing_is_merged() -> None:
     setting = Setting(replace(RELAXED, schedule="merged"), get_device("h200"), Accepted("runnable"))
-    (planned,), rejections = plan_groups((facts_of(lora(plain)).group,), setting)
+    (planned,), rejections = plan_groups((_plain().group,), setting)
     assert planned.schedule.kind == "library"
     assert [(each.rule, each.node) for each in rejections] == [("forced_schedule", "g0"), ("checkable", "g0")]

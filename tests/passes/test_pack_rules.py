@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import pytest
 import torch
@@ -28,13 +29,19 @@ def plain(m: Model, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return linear(x, m.q), linear(x, m.k)
 
 
-def facts_of(function: Callable[..., object] = plain, asked: bool = True, **weights: torch.Tensor) -> PackFacts:
+def facts_of(function: Callable[..., object] = plain, **weights: torch.Tensor) -> PackFacts:
     model = Model(function, **{"q": t(32, K), "k": t(16, K), **weights})
     graph = capture(model, (X,)).graph
     groups = find(graph, Options()).groups
-    return PackFacts(groups[0], Weights(graph), asked, readers_of(groups))
+    return PackFacts(groups[0], Weights(graph), True, readers_of(groups))
 
 
+@cache
+def _plain() -> PackFacts:
+    return facts_of()
+
+
+@cache
 def _int8() -> PackFacts:
     model = Model(lambda m, x: (linear(x, m.codes.to(x.dtype) * 0.5), linear(x, m.k)), k=t(16, K))
     model.register_buffer("codes", torch.ones(32, K, dtype=torch.int8))
@@ -77,7 +84,7 @@ class Case:
 
 
 CASES = (
-    Case("asked_for", lambda: facts_of(asked=False), "g0", "packing moves weights into one buffer"),
+    Case("asked_for", lambda: replace(_plain(), asked=False), "g0", "packing moves weights into one buffer"),
     Case("unquantised", _int8, "mul", "mul, computed from b_codes, is quantised (int8)"),
     Case("checkable", lambda: facts_of(lambda m, x: (linear(x, m.q.tanh()), linear(x, m.k))), "tanh", "is computed in"),
     Case("own_matrix", lambda: facts_of(lambda m, x: (x @ m.q, linear(x, m.k)), q=t(K, 32)), "p_q", "[64, 32], not as"),
@@ -87,7 +94,7 @@ CASES = (
     Case("frozen", _trained, "p_q", "p_q is trainable"),
     Case(
         "strides_are_free",
-        lambda: replace(facts_of(), kind="k_concat", rest="inductor"),
+        lambda: replace(_plain(), kind="k_concat", rest="inductor"),
         "g0",
         "Inductor's code has the strides",
     ),
@@ -100,7 +107,7 @@ def test_every_rule_has_a_case() -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_rule_accepts(rule: str) -> None:
-    decision = RULES[rule](facts_of())
+    decision = RULES[rule](_plain())
     assert isinstance(decision, Accepted) and decision.rule == rule
 
 
@@ -121,7 +128,7 @@ def test_nothing_is_asked_of_weights_that_are_not_to_be_packed() -> None:
 
 def test_without_a_graph_nothing_is_packed() -> None:
     setting = Setting(Options(schedule="packed", pack_weights=True), get_device("h200"), Accepted("runnable"))
-    (planned,), rejections = plan_groups((facts_of().group,), setting)
+    (planned,), rejections = plan_groups((_plain().group,), setting)
     assert planned.schedule.kind == "library"
     assert [(each.rule, each.node) for each in rejections] == [("forced_schedule", "g0"), ("checkable", "g0")]
 

@@ -13,6 +13,7 @@ from fusioncc.pipeline import find, rewrite
 from tests.passes.doors import DOORS, inputs_of
 from tests.passes.models import K, Model, N, t, through_all
 from tests.passes.test_insertion import close, setting
+from tests.shown import one_of_each, shown
 
 M, V = 40, 64
 X = t(M, K)
@@ -57,7 +58,7 @@ def test_what_joins_a_group(name: str) -> None:
     assert mains(through_all(model(ACCEPTED[name], "plain"), X)) == [[N, V]]
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", shown(REFUSED, 1))
 def test_what_stays_out_and_why(name: str) -> None:
     alone = through_all(model(REFUSED[name], "plain"), X)
     assert mains(alone) == []
@@ -73,7 +74,7 @@ def test_what_stays_out_and_why(name: str) -> None:
         for kind in kinds
     ],
 )
-@pytest.mark.parametrize("name", [*ACCEPTED, *REFUSED])
+@pytest.mark.parametrize("name", shown([*ACCEPTED, *REFUSED], 2))
 def test_results_are_equal(name: str, beside: str, kind: str) -> None:
     module = DOORS["export"](model((ACCEPTED | REFUSED)[name], beside), (X,))
     inputs = inputs_of(module.graph)
@@ -117,8 +118,8 @@ LOSES_ITS_BRANCH: dict[str, tuple[Callable[..., Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["concat", "horizontal"])
-@pytest.mark.parametrize("name", LOSES_ITS_BRANCH)
+@pytest.mark.parametrize("kind", shown(["horizontal", "concat"], 1))
+@pytest.mark.parametrize("name", one_of_each(LOSES_ITS_BRANCH, lambda name: LOSES_ITS_BRANCH[name][1]))
 def test_a_bias_that_a_sum_adds_stays_with_the_sum(name: str, kind: str) -> None:
     """The main product of a refused region joins the group as it stands: without the bias on the way to its branch."""
     function, rule = LOSES_ITS_BRANCH[name]

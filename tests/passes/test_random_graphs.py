@@ -136,6 +136,7 @@ def drawn(examples: int) -> settings:
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore::fusioncc.seam.FusionWarning")
 @drawn(16)
 @given(programs(), ASKED)

@@ -32,7 +32,7 @@ SCALES: dict[str, tuple[Callable[..., Any], dict[str, torch.Tensor], float, int]
 }
 
 
-@pytest.mark.parametrize("name", shown(SCALES, 5))
+@pytest.mark.parametrize("name", shown(SCALES, 2))
 def test_scale_wherever_it_stands(name: str) -> None:
     function, more, scale, tensors = SCALES[name]
     found = through_all(lora(function, **more), X)
@@ -79,6 +79,7 @@ def test_main_and_down_read_one_rounded_value() -> None:
     assert found.groups[0].lhs.dtype == "bf16"
 
 
+@pytest.mark.exhaustive
 def test_rank_one_and_rank_limits() -> None:
     found = through_all(lora(lambda s, x: x @ s.w + 0.5 * ((x @ s.a) @ s.b), a=t(K, 1), b=t(1, N)), X)
     assert shapes(found) == [("main", M, N, K), ("down", M, 1, K), ("up", M, N, 1)]

@@ -9,6 +9,7 @@ from torch import nn
 
 from tests.passes.doors import aot, found_in
 from tests.passes.models import LORA, SECOND, K, M, N, R, X, lora, shapes, t, through_all
+from tests.shown import shown
 
 SUMS: dict[str, Callable[..., Any]] = {
     "(m+b1)+b2": lambda s, x: (x @ s.w + (x @ s.a) @ s.b) + (x @ s.a2) @ s.b2,
@@ -19,13 +20,14 @@ SUMS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize("name", shown(SUMS, 1))
 def test_two_branches_in_every_order(name: str) -> None:
     found = through_all(lora(SUMS[name]), X)
     assert shapes(found) == [*LORA, *SECOND]
     assert [branch.main for branch in found.groups[0].branches] == [0, 0]
 
 
+@pytest.mark.exhaustive
 def test_three_branches_and_scale_of_a_sum_of_branches() -> None:
     def function(s: Any, x: torch.Tensor) -> torch.Tensor:
         return x @ s.w + 2 * ((x @ s.a) @ s.b + ((x @ s.a2) @ s.b2) * 3) + (x @ s.a3) @ s.b3
@@ -42,6 +44,7 @@ def test_differences_of_branches_are_sums_with_negative_scales() -> None:
     assert [branch.scale for branch in group.branches] == pytest.approx([-3.0, 6.0])
 
 
+@pytest.mark.exhaustive
 def test_branch_added_twice_and_branches_of_one_down_product() -> None:
     twice = lora(lambda s, x: x @ s.w + (lambda u: u + u)((x @ s.a) @ s.b))
     assert shapes(through_all(twice, X)) == [*LORA, *LORA[1:]]
@@ -94,7 +97,7 @@ BIASED: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", BIASED)
+@pytest.mark.parametrize("name", shown(BIASED, 1))
 def test_a_bias_between_the_product_and_a_branch_is_the_products_own(name: str) -> None:
     found = through_all(lora(BIASED[name], c=t(N)), X)
     (group,) = found.groups
@@ -103,18 +106,19 @@ def test_a_bias_between_the_product_and_a_branch_is_the_products_own(name: str) 
     assert group.outputs[0].node == ("add" if name == "addmm" else "add_1")
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda s, x: (x @ s.w + s.c + s.c) + (x @ s.a) @ s.b,
-        lambda s, x: (x @ s.w - s.c) + (x @ s.a) @ s.b,
-        lambda s, x: (x @ s.w).view(M, 2, N // 2) + s.c[: N // 2] + ((x @ s.a) @ s.b).view(M, 2, N // 2),
-        lambda s, x: (x @ s.w + s.c.tanh().sum()) + (x @ s.a) @ s.b,
-    ],
-    ids=["two", "subtracted", "of half the columns", "a number"],
-)
-def test_what_else_is_added_to_the_product_ends_the_region(function: Callable[..., Any]) -> None:
-    found = through_all(lora(function, c=t(N)), X)
+NO_BIAS: dict[str, Callable[..., Any]] = {
+    "two": lambda s, x: (x @ s.w + s.c + s.c) + (x @ s.a) @ s.b,
+    "subtracted": lambda s, x: (x @ s.w - s.c) + (x @ s.a) @ s.b,
+    "of half the columns": lambda s, x: (
+        (x @ s.w).view(M, 2, N // 2) + s.c[: N // 2] + ((x @ s.a) @ s.b).view(M, 2, N // 2)
+    ),
+    "a number": lambda s, x: (x @ s.w + s.c.tanh().sum()) + (x @ s.a) @ s.b,
+}
+
+
+@pytest.mark.parametrize("name", shown(NO_BIAS, 2))
+def test_what_else_is_added_to_the_product_ends_the_region(name: str) -> None:
+    found = through_all(lora(NO_BIAS[name], c=t(N)), X)
     assert "plain_sum" in {each.rule for each in found.rejections}
     assert not any(group.branches for group in found.groups)
 
@@ -140,7 +144,7 @@ def test_products_saved_for_a_backward_are_written_out() -> None:
     assert [rejection.rule for rejection in nothing.rejections] == ["forward_only"]
 
 
-@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("flip", shown([False, True], 1))
 def test_of_members_computed_from_each_other_each_is_offered_beside_the_rest(flip: bool) -> None:
     def function(s: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         early = x @ s.w if flip else None

@@ -14,6 +14,7 @@ from fusioncc.passes import emit_groups
 from fusioncc.pipeline import rewrite
 from tests.passes.doors import DOORS, inputs_of
 from tests.passes.test_insertion import close, setting
+from tests.shown import shown
 
 K, R = 64, 4
 WIDTHS = (96, 32, 32)
@@ -56,7 +57,7 @@ def visible(
 
 
 @pytest.mark.parametrize("rows", [40, pytest.param(1, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("kind", VISIBLE)
+@pytest.mark.parametrize("kind", shown(VISIBLE, 1))
 def test_every_kind_is_right_as_functional_calls(kind: str, rows: int) -> None:
     module, inputs, wanted = visible(kind, rows)
     close(module(*inputs), wanted)

@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 CASES = ((16, 32, 64, 1), (32, 64, 16, 2), (64, 16, 32, 2))
 
 
+@pytest.mark.exhaustive
 def test_kernels_fit(compiler_environment: dict[str, str]) -> None:
     command = [sys.executable, "-m", "tests.runtime.calibration_resources"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=compiler_environment)
