@@ -8,6 +8,7 @@ from typing import Any
 
 import sympy
 
+from fusioncc.chain import Op
 from fusioncc.cost_models.launch import Launch, Tensor
 from fusioncc.group import DTYPE_BYTES, Epilogue, Group, Member, Operand
 from fusioncc.schedule import padded_rank
@@ -79,13 +80,18 @@ def lettered(group: Group) -> Letters:
     def end(epilogue: Epilogue) -> Epilogue:
         n = group.members[epilogue.mains[0]].n
 
-        def shape(sizes: tuple[int, ...]) -> tuple[Any, ...]:
-            return tuple(size if size == 1 else symbol for size, symbol in zip(sizes, (M, widths[n]), strict=False))
+        chain, whole = epilogue.chain, (M, widths[n])
 
-        chain = epilogue.chain
-        inputs = tuple(replace(each, shape=shape(each.shape)) for each in chain.inputs)
-        ops = tuple(replace(each, shape=shape(each.shape)) for each in chain.ops)
-        return replace(epilogue, chain=replace(chain, shape=shape(chain.shape), inputs=inputs, ops=ops))
+        def read(operand: Operand) -> Operand:
+            pairs = zip(operand.shape, whole, strict=False)
+            return replace(operand, shape=tuple(size if size == 1 else symbol for size, symbol in pairs))
+
+        def made(op: Op) -> Op:
+            return replace(op, shape=whole) if op.shape == chain.shape else op
+
+        products = tuple(replace(each, shape=whole) for each in chain.inputs[: len(epilogue.mains)])
+        inputs, ops = (*products, *map(read, epilogue.operands)), tuple(map(made, chain.ops))
+        return replace(epilogue, chain=replace(chain, shape=whole, inputs=inputs, ops=ops))
 
     members, ends = tuple(map(of, group.members)), tuple(map(end, group.epilogues))
     named = replace(group, lhs=replace(group.lhs, shape=(M, K)), members=members, epilogues=ends)

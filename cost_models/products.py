@@ -144,10 +144,16 @@ def _ended(group: Group, parts: Sequence[Launch]) -> Launch:
 
 def epilogue_tensors(group: Group, epilogue: Epilogue) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """What an epilogue reads beside the accumulators, and what it writes."""
-    name, chain = f"h{epilogue.mains[0]}", epilogue.chain
+    first, chain = epilogue.mains[0], epilogue.chain
     elements = [(result.value, DTYPE_BYTES[chain.dtype_of(result.value)]) for result in chain.results]
-    made = (Tensor(f"{name}.{at}", chain.bytes_of(value), "output", size) for at, (value, size) in enumerate(elements))
-    return operand_tensors(f"z{epilogue.mains[0]}", *epilogue.operands), tuple(made)
+    made = (
+        Tensor(f"h{first}.{at}", chain.bytes_of(value), "output", size) for at, (value, size) in enumerate(elements)
+    )
+    read = (
+        Tensor(f"z{first}.{at}", each.bytes, "input", DTYPE_BYTES[each.dtype])
+        for at, each in enumerate(epilogue.operands)
+    )
+    return tuple(read), tuple(made)
 
 
 def library_ends(group: Group) -> list[Launch]:

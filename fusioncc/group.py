@@ -85,6 +85,10 @@ class Epilogue:
         """What it reads beside the accumulators."""
         return self.chain.inputs[len(self.mains) :]
 
+    def signature(self) -> "Epilogue":
+        """The epilogue with every name removed."""
+        return replace(self, chain=self.chain.signature())
+
 
 @dataclass(frozen=True)
 class Group:
@@ -169,5 +173,5 @@ class Group:
             ),
             outputs=tuple(replace(output, node="") for output in self.outputs),
             m_symbol="M" if self.m_symbol else "",
-            epilogues=tuple(replace(each, chain=each.chain.signature()) for each in self.epilogues),
+            epilogues=tuple(each.signature() for each in self.epilogues),
         )

@@ -1,10 +1,10 @@
-"""The head of a chain: what can be computed tile by tile before anything is reduced along rows.
+"""The head of a chain: what is computed from products tile by tile, before anything is reduced along rows.
 
 Of a residual sum in front of a norm the sum is the head. What follows the head reads its results, so it ends where the
-fewest bytes have to be written.
+fewest bytes have to be written; what does not read a product belongs to it where nothing else needs it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from torch import fx
 
@@ -12,18 +12,20 @@ from fusioncc.graph import tensor
 from fusioncc.passes.find_chains import is_reduction
 
 
-def head_of(nodes: Sequence[fx.Node]) -> tuple[fx.Node, ...]:
-    """The nodes of a chain (in graph order) that make up its head: all of them where nothing is reduced, or where it
-    begins with a reduction."""
-    inside = set(nodes)
+def head_of(nodes: Sequence[fx.Node], products: Collection[fx.Node]) -> tuple[fx.Node, ...]:
+    """The nodes of a chain (in graph order) that make up its head; all of them where it begins with a reduction.
+    ``products`` are the inputs that a group makes."""
     behind: set[fx.Node] = set()
+    head: set[fx.Node] = set()
     for node in nodes:
         if is_reduction(node) or any(each in behind for each in node.all_input_nodes):
             behind.add(node)
-    if not behind:
-        return tuple(nodes)
-    head = inside - behind
+        elif any(each in head or each in products for each in node.all_input_nodes):
+            head.add(node)
     for node in reversed(nodes):
+        if node not in behind and all(user in head for user in node.users):
+            head.add(node)
+    for node in reversed(nodes) if behind else ():
         sources = [each for each in node.all_input_nodes if each in head]
         last = node in head and not any(user in head for user in node.users)
         if last and sources and _bytes(node) > _needed(sources, head):

@@ -14,7 +14,7 @@ from fusioncc.cost_models.chain_cost import chain_costs
 from fusioncc.decision import Rejected
 from fusioncc.errors import FusionError, PlanError
 from fusioncc.graph import is_mutation
-from fusioncc.group import Epilogue
+from fusioncc.group import Epilogue, Group
 from fusioncc.passes.chain_head import head_of
 from fusioncc.passes.epilogue_form import Behind, as_epilogue, first_refusal, views_of
 from fusioncc.passes.exclusions import leads_back
@@ -22,9 +22,12 @@ from fusioncc.passes.find_chains import find_chains, inputs_of
 from fusioncc.passes.plan_chains import chain_refusal, relaid
 from fusioncc.passes.plan_groups import WITHOUT_KERNEL, Refusals, Setting, plan_groups
 from fusioncc.passes.read_chains import read_chain
+from fusioncc.passes.read_ops import is_fill
 from fusioncc.plan import GroupPlan
 from fusioncc.seam import one_line, translated, warn
 
+LEAST_GAIN = 0.02
+"""Part of the group's time that an end has to save: predictions are no closer."""
 Covered = dict[str, frozenset[fx.Node]]
 """By group the nodes that it covers."""
 
@@ -74,9 +77,14 @@ class _Ending:
             for at, group in enumerate(self.groups)
             for output in group.outputs
         }
-        for chain in find_chains(self.graph, self._fused(), least=1).chains:
-            nodes = head_of(sorted(chain, key=self.order.__getitem__))
-            sources = {each: made[views_of(each)[-1]] for each in inputs_of(nodes) if views_of(each)[-1] in made}
+
+        def products(nodes: Sequence[fx.Node]) -> dict[fx.Node, tuple[int, int]]:
+            return {each: made[views_of(each)[-1]] for each in inputs_of(nodes) if views_of(each)[-1] in made}
+
+        for found in find_chains(self.graph, self.covered.values(), least=1).chains:
+            chain = sorted(found, key=self.order.__getitem__)
+            nodes = head_of(chain, products(chain))
+            sources = products(nodes)
             owners = [at for at, _ in sources.values()]
             if owners:
                 at = max(owners, key=owners.count)
@@ -102,8 +110,10 @@ class _Ending:
         places = [self.order[node] for node in nodes]
         return any(min(places) < at < max(places) for at in self.writes)
 
-    def _fused(self, but: str = "") -> list[frozenset[fx.Node]]:
-        return [self.covered[each.name] for each in self.groups if each.schedule.kind != "library" and each.name != but]
+    def _others(self, group: Group) -> list[frozenset[fx.Node]]:
+        """The nodes of every other group that is fused."""
+        fused = (each for each in self.groups if each.schedule.kind != "library" and each.name != group.name)
+        return [self.covered[each.name] for each in fused]
 
     def _apart_us(self, chain: Sequence[fx.Node], head: Sequence[fx.Node]) -> float:
         """What a chain takes in a kernel of its own more than the rest of it would without its head, us."""
@@ -134,8 +144,10 @@ class _Ending:
         written = self._written_between([*members, *nodes])
         behind = Behind(group.group, chain, {number[node.name]: main for node, main in mains.items()}, written)
         views = {main: views_of(node) for node, main in mains.items()}
-        inside = frozenset({*self.covered[group.name], *nodes, *(view for each in views.values() for view in each)})
-        refused = self._refusal(behind, inside)
+        inside = {*self.covered[group.name], *nodes, *(view for each in views.values() for view in each)}
+        fills = [each for node in nodes for each in node.all_input_nodes if is_fill(each)]
+        inside |= {each for each in fills if all(user in inside for user in each.users)}
+        refused = self._refusal(behind, frozenset(inside))
         if refused is not None:
             self.rejections.append(refused)
             return
@@ -144,7 +156,7 @@ class _Ending:
         if isinstance(planned, Rejected):
             self.rejections.append(planned)
         else:
-            self.groups[at], self.covered[group.name] = planned, inside
+            self.groups[at], self.covered[group.name] = planned, frozenset(inside)
 
     def _refusal(self, behind: Behind, inside: frozenset[fx.Node]) -> Rejected | None:
         """Why a chain and its group do not become one node of the graph, with what is ``inside``."""
@@ -156,8 +168,9 @@ class _Ending:
         moved = relaid(beside, self.by_name) if self.setting.options.rest == "inductor" else ""
         if moved:
             return Rejected("laid_out", first, moved)
-        if leads_back(inside, self._fused(but=behind.group.name), self.order):
-            why = "what the chain reads beside the products is computed from one of them"
+        made = {view for operand in beside for view in views_of(self.by_name[operand.node])}
+        if made & self.covered[behind.group.name] or leads_back(inside, self._others(behind.group), self.order):
+            why = "what the chain reads beside the products is computed from one of them, or with them"
             return Rejected("independent", first, why)
         return chain_refusal(behind.chain, self.setting, "fp32")
 
@@ -167,8 +180,8 @@ class _Ending:
         group = replace(before.group, epilogues=(*before.epilogues, epilogue))
         setting = replace(self.setting, options=replace(self.setting.options, on_error="fallback"))
         if given is not None:
-            wanted = [each.chain.signature() for each in given.groups[at].epilogues]
-            if epilogue.chain.signature() not in wanted:
+            wanted = [each.signature() for each in given.groups[at].epilogues]
+            if epilogue.signature() not in wanted:
                 return Rejected("ends_tiles", first, "the plan ends no tiles with it")
             if len(group.epilogues) < len(wanted):  # planned when the last one is there
                 return replace(before, epilogues=group.epilogues)
@@ -176,9 +189,12 @@ class _Ending:
         ((planned,), _) = plan_groups((group,), setting, self.refusals)
         if planned.schedule.kind in WITHOUT_KERNEL:
             return Rejected("ends_tiles", first, f"products of {group.name} stay the vendor's: {planned.why}")
-        saved = _us(before) + apart_us - _us(planned)
+        us, us_before = _us(planned), _us(before)
+        if us is None or us_before is None:
+            return Rejected("ends_tiles", first, f"nothing is predicted of {group.name}")
+        saved = us_before + apart_us - us
         compared = f"{abs(saved):.1f} us {'less' if saved > 0 else 'more'} than apart"
-        if saved <= 0 and given is None and self.setting.options.epilogues == "auto":
+        if saved < LEAST_GAIN * us and given is None and self.setting.options.epilogues == "auto":
             return Rejected("ends_tiles", first, f"products of {group.name} and chain are predicted to take {compared}")
         return replace(planned, why=f"{planned.why}; ends with what follows, {compared}")
 
@@ -190,7 +206,7 @@ class _Ending:
                 raise PlanError(f"{ours.name}: the plan ends its tiles with ops that do not follow it in this graph")
 
 
-def _us(planned: GroupPlan) -> float:
+def _us(planned: GroupPlan) -> float | None:
     """Predicted time of what was chosen."""
     times = {each.kind: each.predicted_us for each in planned.candidates}
-    return times.get(planned.schedule.kind) or 0.0
+    return times.get(planned.schedule.kind)

@@ -7,12 +7,10 @@ from math import prod
 from torch import fx
 
 from fusioncc.chain import Argument, Chain
+from fusioncc.codegen.epilogue_rules import STORED
 from fusioncc.decision import Accepted, Decision, Rejected
 from fusioncc.graph import VIEWS, keeps_order
 from fusioncc.group import Epilogue, Group, Operand
-
-STORED = ("bf16", "fp16", "fp32", "fp8e4m3", "fp8e5m2", "int8", "uint8")
-"""Dtypes that a tile is stored in."""
 
 
 @dataclass(frozen=True)
@@ -22,13 +20,13 @@ class Behind:
     group: Group
     chain: Chain
     mains: dict[int, int]
-    between: bool
+    written_between: bool
     """Whether something is written in place between the group and the end of the chain."""
 
 
 def unwritten_between(behind: Behind) -> Decision:
     """The group and the chain become one node of the graph."""
-    if behind.between:
+    if behind.written_between:
         return _rejected(
             "unwritten_between", behind, "something is written in place between the products and the chain"
         )

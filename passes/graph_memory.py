@@ -73,11 +73,10 @@ def _in_graph(sequence: Sequence[Launch], group: GroupPlan, of: Mapping[str, Ten
     ours = {"x": of[group.lhs.node]}
     ours |= {f"out{output.main}": of[output.node] for output in group.outputs}
     ours |= {f"y{branch.down}": of[group.members[branch.down].node] for branch in group.branches if branch.saved}
-    ours |= {
-        f"h{epilogue.mains[0]}.{at}": of[result.node]
-        for epilogue in group.epilogues
-        for at, result in enumerate(epilogue.chain.results)
-    }
+    for epilogue in group.epilogues:
+        first, chain = epilogue.mains[0], epilogue.chain
+        ours |= {f"h{first}.{at}": of[result.node] for at, result in enumerate(chain.results)}
+        ours |= {f"z{first}.{at}": of[operand.node] for at, operand in enumerate(epilogue.operands)}
     weights = tuple(of[operand.node] for operand in group.operands if operand != group.lhs)
 
     def found(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:

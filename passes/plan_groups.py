@@ -105,8 +105,10 @@ def _plan(group: Group, position: int, setting: Setting, refusals: Refusals) -> 
 
 
 def as_library(planned: GroupPlan, why: str) -> GroupPlan:
-    """The group left as it was, because of ``why``."""
-    return replace(planned, schedule=LIBRARY, why=why, tier="eager", kernel="", insertion="", after=planned.before)
+    """The group left as it was, because of ``why``, and so what stands behind it."""
+    before = footprint(replace(planned.group, epilogues=()), LIBRARY)
+    left = replace(planned, schedule=LIBRARY, why=why, tier="eager", kernel="", insertion="")
+    return replace(left, epilogues=(), before=before, after=before)
 
 
 def tier_of(schedule: Schedule, options: Options) -> str:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from fusioncc.codegen import inline, k_concat, side_by_side, split, streams, two_pool
 from fusioncc.codegen.context import Context, mains_of
+from fusioncc.codegen.epilogue_rules import require_epilogues
 from fusioncc.codegen.group_rules import require_group
 from fusioncc.codegen.kernel import Kernel
 from fusioncc.codegen.launch import Buffer, EmittedModule
@@ -66,6 +67,7 @@ def check(group: Group, schedule: Schedule, tier: str) -> Context:
     context = Context(group, tier, mains_of(schedule, group), concat=schedule.kind == "k_concat")
     if not context.mains:
         raise EmissionError(f"schedule {schedule.kind!r} lists no main member of the group")
+    require_epilogues(context)
     require_pools(context, schedule)
     KINDS[schedule.kind].require(context, schedule)
     require_group(context)

@@ -1,6 +1,7 @@
 """Which groups have an emitted form."""
 
 import math
+from dataclasses import replace
 
 from fusioncc.codegen.context import Context
 from fusioncc.errors import EmissionError
@@ -15,9 +16,9 @@ def require_group(context: Context) -> None:
         EmissionError: with the member and what is wrong with it.
     """
     group = context.group
-    ends = {operand for epilogue in context.epilogues for operand in epilogue.operands}
-    for operand in context.names():
-        _require_operand(operand, any_dtype=operand in ends)
+    for operand in replace(context, group=replace(context.group, epilogues=())).names():
+        _require_dtype(operand)
+        require_sizes(operand)
     if any(context.output(main).dtype not in EMITTED_DTYPES for main in context.mains):
         raise EmissionError(f"an output dtype has no emitted form; emitted dtypes: {', '.join(EMITTED_DTYPES)}")
     for branch in context.branches:
@@ -36,9 +37,17 @@ def require_group(context: Context) -> None:
         raise EmissionError("batched members have no emitted form")
 
 
-def _require_operand(operand: Operand, *, any_dtype: bool) -> None:
-    if operand.dtype not in EMITTED_DTYPES and not any_dtype:
+def _require_dtype(operand: Operand) -> None:
+    if operand.dtype not in EMITTED_DTYPES:
         known = ", ".join(EMITTED_DTYPES)
         raise EmissionError(f"{operand.node} is {operand.dtype}, which has no emitted form; emitted dtypes: {known}")
+
+
+def require_sizes(operand: Operand) -> None:
+    """Every size is positive.
+
+    Raises:
+        EmissionError: one is not.
+    """
     if any(size == 0 for size in operand.shape):
         raise EmissionError(f"{operand.node} has a dimension of size 0")

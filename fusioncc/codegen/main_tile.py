@@ -183,18 +183,18 @@ class MainTile:
         if not isinstance(tile, DescriptorTile) or parts == 1:
             return tile.setup() + tile.store(value + cast)
         lines = [f"# Stored in {parts} parts, one after another: the shared memory of one is enough."]
-        names = [""]
+        part_of, names = f"{tile.name}_part", [""]
         while len(names) < parts:
             shape = f"(BLOCK_M, 2, {_fraction('BLOCK_N', 2 * len(names))})"
             for name in names:
-                halves, whole = f"{value}_{name}0, {value}_{name}1", f"{value}_{name}" if name else value
+                halves, whole = f"{part_of}{name}0, {part_of}{name}1", f"{part_of}{name}" if name else value
                 lines.append(f"{halves} = tl.split(tl.permute(tl.reshape({whole}, {shape}), (0, 2, 1)))")
             names = [name + half for name in names for half in "01"]
         row, col = tile.starts
         stores = part(*lines, params=tile.blocks)
         for at, name in enumerate(names):
             start = f"{col} + {at} * ({_fraction('BLOCK_N', parts)})" if at else col
-            stores += replace(tile, starts=(row, start)).store(f"{value}_{name}{cast}")
+            stores += replace(tile, starts=(row, start)).store(f"{part_of}{name}{cast}")
         return stores
 
     def rounding(self, name: str, dtype: str) -> str:
@@ -244,9 +244,10 @@ class MainTile:
         return epilogue.operands if epilogue is not None else ()
 
     def _cols(self) -> tuple[Part, Axis, Axis]:
-        ups = [low_rank.up.weight for low_rank in self.low_ranks]
-        read = (self.member.weight, *ups, *(operand for operand in self._ends if operand.shape))
-        stride = max(operand.strides[1] for operand in read)
+        group = self.context.group
+        branches = (branch for main in self.mains for branch in group.branches_of(main))
+        weights = [group.members[at].weight for at in (*self.mains, *(branch.up for branch in branches))]
+        stride = max(operand.strides[1] for operand in (*weights, *(each for each in self._ends if each.shape)))
         wide = self.member.n * stride >= INT32_ELEMENTS
         return column_vectors(self.pool.tile, self.member.n, self.n, wide=wide)
 

@@ -12,7 +12,7 @@ from torch.nn import functional as f
 from fusioncc.config import Options
 from fusioncc.decision import Accepted, Rejected
 from fusioncc.device import get_device
-from fusioncc.errors import PlanError
+from fusioncc.errors import EmissionError, FusionError, PlanError
 from fusioncc.passes import end_groups
 from fusioncc.passes.epilogue_form import RULES, Behind, static_rows, unwritten_between
 from fusioncc.passes.plan_groups import Setting
@@ -30,15 +30,14 @@ End = Callable[..., Any]
 class Products(nn.Module):
     """Products of X ``[2, 10, K]``, which ``end`` turns into results; those below ``adapted`` have an adapter."""
 
-    def __init__(
-        self, end: End, widths: tuple[int, ...] = (N, N), adapted: int = 2, more: tuple[Any, ...] = ()
-    ) -> None:
+    def __init__(self, end: End, widths: tuple[int, ...] = (N, N), adapted: int = 2, k: int = K, rank: int = R) -> None:
         super().__init__()
         self.end, self.adapted = end, adapted
-        generator = torch.Generator().manual_seed(0)
+        generator = torch.Generator("cpu").manual_seed(0)
         for at, n in enumerate(widths):
-            for name, shape in (("w", (n, K)), ("a", (R, K)), ("b", (n, R))):
-                self.register_parameter(f"{name}{at}", nn.Parameter(torch.randn(*shape, generator=generator) / 8))
+            for name, shape in (("w", (n, k)), ("a", (rank, k)), ("b", (n, rank))):
+                value = torch.randn(*shape, generator=generator, device="cpu").to(torch.get_default_device()) / 8
+                self.register_parameter(f"{name}{at}", nn.Parameter(value))
         self.count = len(widths)
 
     def forward(self, x: torch.Tensor, *more: torch.Tensor) -> Any:
@@ -92,6 +91,10 @@ ENDED = {
     "two ends": Case(lambda p, q: (p.relu() + 1, q.sigmoid() * 2), ended=(1, 1)),
     "an end for two of three": Case(lambda p, q, s: (f.silu(p) * s, q), widths=(N, 32, N)),
     "a sum in front of a norm": Case(lambda p, r: ((s := r + p), f.rms_norm(s, (N,))), (like(2, 10, N),), (N,), (1,)),
+    "a sum in front of a norm whose scale is computed": Case(
+        lambda p, r, g: ((s := r + p), f.rms_norm(s, (N,)) * (1 + g)), (like(2, 10, N), like(N)), (N,), (1,)
+    ),
+    "zeros like a product": Case(lambda p, q: torch.where(p > 0, p * q, torch.zeros_like(p))),
     "a product in front of a maximum": Case(lambda p, q: f.silu(p) * q / (p * q).amax(-1, keepdim=True)),
     "one row": Case(lambda p, q: f.silu(p) * q),
 }
@@ -176,6 +179,27 @@ def refused(model: nn.Module, *args: torch.Tensor, door: str = "export", **optio
     return drafted.plan.groups[0], {each.rule: each for each in drafted.plan.rejections}
 
 
+class Saved(nn.Module):
+    """A chain that reads the down product of rank 1, which the kernel of the group writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, shape in (("w", (N, K)), ("v", (N, K)), ("a", (1, K)), ("b", (N, 1))):
+            self.register_parameter(name, nn.Parameter(torch.ones(*shape)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        low = f.linear(x, self.a)
+        return f.silu(f.linear(x, self.w) + 2 * f.linear(low, self.b)) * f.linear(x, self.v) * low
+
+
+def long_sum(p: torch.Tensor, q: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+    """So many tensors that the sum is one chain and what follows another, which reads its result."""
+    total = p
+    for each in more:
+        total = total + each
+    return total.relu() * q
+
+
 X = like(2, 10, K)
 REFUSED: dict[str, tuple[nn.Module, tuple[torch.Tensor, ...], str]] = {
     "elementwise": (Products(lambda p, q: p.softmax(-1) * q), (X,), "no whole rows"),
@@ -185,6 +209,35 @@ REFUSED: dict[str, tuple[nn.Module, tuple[torch.Tensor, ...], str]] = {
     "in_rows": (Products(lambda p, q, s: p * s + q), (X, like(2, 1, N)), "no one stride"),
     "independent": (Later(), (X,), "is computed from one of them"),
 }
+
+
+@pytest.mark.parametrize(
+    ("model", "args"),
+    [(Saved(), (X,)), (Products(long_sum), (X, *(like(2, 10, N) for _ in range(17))))],
+    ids=["a down product", "the result of another end"],
+)
+def test_no_kernel_reads_what_it_makes(model: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+    module = DOORS["export"](model, args)
+    inputs = inputs_of(module.graph)
+    wanted = module(*inputs)
+    plan = rewrite(module.graph, setting(schedule="inline", on_error="raise", chains="never"), "call")
+    module.recompile()
+    with mended(), interpreted_libdevice():
+        torch.testing.assert_close(module(*inputs), wanted, rtol=1e-4, atol=1e-4)
+    assert "or with them" in next(each.reason for each in plan.rejections if each.rule == "independent")
+
+
+def test_a_group_that_was_the_vendors_is_one_node_in_the_search_too() -> None:
+    """Its sum is part of the group, not of the chain behind it."""
+    with torch.device("meta"):
+        model = Products(lambda p, q: f.silu(p) * q, (4096, 4096), 1, k=4096, rank=256).bfloat16()
+        graph = DOORS["export"](model, (torch.empty(4096, 4096, dtype=torch.bfloat16),)).graph
+    apart, ended = (
+        draft(graph, setting(epilogues=each, chains="never")).plan.groups[0] for each in ("never", "always")
+    )
+    assert apart.schedule.kind == "library"
+    assert [len(each.mains) for each in ended.epilogues] in ([], [2])
+    assert all(not each.operands for each in ended.epilogues)
 
 
 @pytest.mark.parametrize("rule", REFUSED)
@@ -210,7 +263,7 @@ def behind_of(model: nn.Module) -> Behind:
 def test_what_is_written_in_between_stays_in_order() -> None:
     behind = behind_of(ENDED_MODEL)
     assert unwritten_between(behind)
-    refusal = unwritten_between(replace(behind, between=True))
+    refusal = unwritten_between(replace(behind, written_between=True))
     assert isinstance(refusal, Rejected) and "written in place" in refusal.reason
 
 
@@ -261,3 +314,61 @@ def test_a_plan_is_applied_again_and_one_with_other_ends_is_refused() -> None:
     other = DOORS["export"](Products(lambda p, q: f.relu(p) * q), (X,))
     with pytest.raises(PlanError, match="ends its tiles with ops that do not follow"):
         draft(other.graph, replace(setting(), given=plan))
+
+
+def test_a_plan_that_ends_one_of_two_equal_products_is_applied() -> None:
+    model = Products(lambda p, q: (p.relu() + 1, q.relu() + 1))
+    graph = DOORS["export"](model, (X,)).graph
+    plan = draft(graph, setting(schedule="inline")).plan
+    for end in plan.groups[0].epilogues:
+        one = replace(plan, groups=(replace(plan.groups[0], epilogues=(end,)),))
+        (group,) = draft(graph, replace(setting(), given=one)).plan.groups
+        assert [each.mains for each in group.epilogues] == [end.mains]
+    forged = replace(plan.groups[0].epilogues[0], kept=(99,))
+    wrong = replace(plan, groups=(replace(plan.groups[0], epilogues=(forged,)),))
+    with pytest.raises(PlanError, match="do not follow"):
+        draft(graph, replace(setting(), given=wrong))
+
+
+def test_where_less_is_saved_than_predictions_are_worth_both_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert plan_for(epilogues="auto").groups[0].epilogues
+    monkeypatch.setattr(end_groups, "LEAST_GAIN", 10.0)
+    plan = plan_for(epilogues="auto")
+    assert not plan.groups[0].epilogues
+    assert "less than apart" in next(each.reason for each in plan.rejections if each.rule == "ends_tiles")
+
+
+def test_what_inductor_may_lay_out_anew_is_read_apart() -> None:
+    model = Products(lambda p, q, s: (p + s.cumsum(0)[..., ::2]).relu() * q)
+    _, rejections = refused(model, X, like(2, 10, 2 * N), rest="inductor")
+    assert "other strides" in rejections["laid_out"].reason
+
+
+@pytest.mark.filterwarnings("ignore::fusioncc.seam.FusionWarning")
+def test_a_group_that_is_not_emitted_ends_with_nothing_and_its_plan_is_applied_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(*args: Any, **options: Any) -> Any:
+        raise EmissionError("no form for a test")
+
+    graph = DOORS["export"](ENDED_MODEL, (X,)).graph
+    with monkeypatch.context() as patch:
+        patch.setattr("fusioncc.passes.emit_groups.emit", failing)
+        plan = draft(graph, setting(on_error="fallback")).plan
+    (group,) = plan.groups
+    assert (group.schedule.kind, group.epilogues, group.before) == ("library", (), group.after)
+    assert len(plan.chains) == 1
+    assert draft(graph, replace(setting(), given=plan)).plan.groups[0].schedule.kind == "library"
+
+
+@pytest.mark.filterwarnings("ignore::fusioncc.seam.FusionWarning")
+def test_an_attempt_that_fails_costs_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*args: Any) -> Any:
+        raise KeyError("a defect")
+
+    monkeypatch.setattr(end_groups, "as_epilogue", failing)
+    plan = plan_for(on_error="fallback")
+    assert not plan.groups[0].epilogues and plan.groups[0].schedule.kind != "library"
+    assert "a defect" in next(each.reason for each in plan.rejections if each.rule == "ends_tiles")
+    with pytest.raises(FusionError, match="ending g0 failed"):
+        plan_for()

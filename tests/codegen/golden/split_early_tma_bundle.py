@@ -102,9 +102,9 @@ def main_tile_0(
     acc = tl.dot(y.to(b.dtype), b, acc)
 
     # Stored in 2 parts, one after another: the shared memory of one is enough.
-    acc_0, acc_1 = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
-    out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N], acc_0.to(out_desc.dtype))
-    out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N + 1 * (BLOCK_N // 2)], acc_1.to(out_desc.dtype))
+    out_part0, out_part1 = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
+    out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N], out_part0.to(out_desc.dtype))
+    out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N + 1 * (BLOCK_N // 2)], out_part1.to(out_desc.dtype))
 
 
 @triton.jit
@@ -139,9 +139,9 @@ def main_tile_1(
     gdc_wait()
 
     # Stored in 2 parts, one after another: the shared memory of one is enough.
-    acc_0, acc_1 = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
-    out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N], acc_0.to(out_desc.dtype))
-    out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N + 1 * (BLOCK_N // 2)], acc_1.to(out_desc.dtype))
+    out_part0, out_part1 = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
+    out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N], out_part0.to(out_desc.dtype))
+    out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N + 1 * (BLOCK_N // 2)], out_part1.to(out_desc.dtype))
 
 
 @triton.jit
@@ -401,7 +401,8 @@ def draw(seed):
     for shape, stride, dtype, spread, mean in OPERANDS:
         extent = 1 + sum((size - 1) * step for size, step in zip(shape, stride))
         values = torch.randn(extent, generator=generator, device=DEVICE) * spread + mean
-        operands.append(values.to(dtype).as_strided(shape, stride))
+        values = values > 0 if dtype == torch.bool else values.to(dtype)
+        operands.append(values.as_strided(shape, stride))
     return operands
 
 
@@ -423,7 +424,7 @@ def check(operands):
 
     results = launch(*operands, empty=guarded)
     torch.set_default_dtype(torch.float64)
-    exact = eager(*(operand.double() for operand in operands))
+    exact = eager(*(operand.double() if operand.is_floating_point() else operand for operand in operands))
     torch.set_default_dtype(torch.float32)
     for name, result, plain, truth in zip(RESULTS, results, eager(*operands), exact):
         (rms, worst), (eager_rms, eager_worst) = deviation(result, truth), deviation(plain.to(result.dtype), truth)

@@ -318,7 +318,8 @@ def draw(seed):
     for shape, stride, dtype, spread, mean in OPERANDS:
         extent = 1 + sum((size - 1) * step for size, step in zip(shape, stride))
         values = torch.randn(extent, generator=generator, device=DEVICE) * spread + mean
-        operands.append(values.to(dtype).as_strided(shape, stride))
+        values = values > 0 if dtype == torch.bool else values.to(dtype)
+        operands.append(values.as_strided(shape, stride))
     return operands
 
 
@@ -340,7 +341,7 @@ def check(operands):
 
     results = launch(*operands, empty=guarded)
     torch.set_default_dtype(torch.float64)
-    exact = eager(*(operand.double() for operand in operands))
+    exact = eager(*(operand.double() if operand.is_floating_point() else operand for operand in operands))
     torch.set_default_dtype(torch.float32)
     for name, result, plain, truth in zip(RESULTS, results, eager(*operands), exact):
         (rms, worst), (eager_rms, eager_worst) = deviation(result, truth), deviation(plain.to(result.dtype), truth)

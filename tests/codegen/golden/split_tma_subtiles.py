@@ -128,13 +128,13 @@ def main_0(
             acc = tl.dot(x, w, acc)
 
         # Stored in 4 parts, one after another: the shared memory of one is enough.
-        acc_0, acc_1 = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
-        acc_00, acc_01 = tl.split(tl.permute(tl.reshape(acc_0, (BLOCK_M, 2, BLOCK_N // 4)), (0, 2, 1)))
-        acc_10, acc_11 = tl.split(tl.permute(tl.reshape(acc_1, (BLOCK_M, 2, BLOCK_N // 4)), (0, 2, 1)))
-        out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N], acc_00.to(out_desc.dtype))
-        out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N + 1 * (BLOCK_N // 4)], acc_01.to(out_desc.dtype))
-        out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N + 2 * (BLOCK_N // 4)], acc_10.to(out_desc.dtype))
-        out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N + 3 * (BLOCK_N // 4)], acc_11.to(out_desc.dtype))
+        out_part0, out_part1 = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
+        out_part00, out_part01 = tl.split(tl.permute(tl.reshape(out_part0, (BLOCK_M, 2, BLOCK_N // 4)), (0, 2, 1)))
+        out_part10, out_part11 = tl.split(tl.permute(tl.reshape(out_part1, (BLOCK_M, 2, BLOCK_N // 4)), (0, 2, 1)))
+        out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N], out_part00.to(out_desc.dtype))
+        out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N + 1 * (BLOCK_N // 4)], out_part01.to(out_desc.dtype))
+        out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N + 2 * (BLOCK_N // 4)], out_part10.to(out_desc.dtype))
+        out_desc.store([row_block * BLOCK_M, col_block * BLOCK_N + 3 * (BLOCK_N // 4)], out_part11.to(out_desc.dtype))
 
 
 def launch(x, w, a, b, empty=torch.empty):
@@ -221,7 +221,8 @@ def draw(seed):
     for shape, stride, dtype, spread, mean in OPERANDS:
         extent = 1 + sum((size - 1) * step for size, step in zip(shape, stride))
         values = torch.randn(extent, generator=generator, device=DEVICE) * spread + mean
-        operands.append(values.to(dtype).as_strided(shape, stride))
+        values = values > 0 if dtype == torch.bool else values.to(dtype)
+        operands.append(values.as_strided(shape, stride))
     return operands
 
 
@@ -243,7 +244,7 @@ def check(operands):
 
     results = launch(*operands, empty=guarded)
     torch.set_default_dtype(torch.float64)
-    exact = eager(*(operand.double() for operand in operands))
+    exact = eager(*(operand.double() if operand.is_floating_point() else operand for operand in operands))
     torch.set_default_dtype(torch.float32)
     for name, result, plain, truth in zip(RESULTS, results, eager(*operands), exact):
         (rms, worst), (eager_rms, eager_worst) = deviation(result, truth), deviation(plain.to(result.dtype), truth)
