@@ -5,7 +5,7 @@ from functools import cached_property
 
 from fusioncc.codegen import pointwise
 from fusioncc.codegen.chain_check import numbered
-from fusioncc.codegen.chain_ops import ChainOps, Value, approximates
+from fusioncc.codegen.chain_ops import ChainOps, Value, approximates, bare
 from fusioncc.codegen.descriptor import DescriptorTile
 from fusioncc.codegen.kernel import Part, constant, part, total
 from fusioncc.codegen.main_tile import MainTile
@@ -92,16 +92,17 @@ class _Chain:
         along = [dim for dim, size in enumerate(operand.shape) if size > 1]
         if len(along) == 2:
             tile = context.tile(name, operand, axes, swap)
-            held = pointwise.loaded(name, operand.dtype)
+            held = bare(pointwise.loaded(name, operand.dtype))
             return tile.setup() + tile.load() + (part(f"{name} = {held}") if held != name else Part())
         pointer = context.pointer(f"{name}_ptr", operand)
         if not along:
-            return part(f"{name} = {pointwise.loaded(f'tl.load({name}_ptr)', operand.dtype)}", params=(pointer,))
+            source = bare(pointwise.loaded(f"tl.load({name}_ptr)", operand.dtype))
+            return part(f"{name} = {source}", params=(pointer,))
         (dim,) = along
         axis, source = axes[dim], f"{context.expression(operand)}.stride({dim})"
         stride = constant(f"{name.upper()}_STRIDE_{axis.letter}", operand.strides[dim], source)
         load = f"tl.load({name}_ptr + {axis.index} * {stride.name}){'[:, None]' if (dim == 0) != swap else '[None, :]'}"
-        return part(f"{name} = {pointwise.loaded(load, operand.dtype)}", params=(pointer, stride))
+        return part(f"{name} = {bare(pointwise.loaded(load, operand.dtype))}", params=(pointer, stride))
 
     @cached_property
     def _ops(self) -> tuple[list[str], list[Value]]:

@@ -81,6 +81,27 @@ def epilogues() -> dict[str, tuple[Group, Schedule, str]]:
         ("clamp.default", (2, "-128", "127"), "bf16"),
         ("to.dtype", (3, "torch.int8"), "int8"),
     )
+    again = ended(
+        group(300, 256, Main(192, (Lora(12),)), Main(192, ())),
+        (0, 1),
+        ("mul.Tensor", (0, 1), "bf16"),
+        ("mul.Tensor", (3, 2), "bf16"),
+        reads=(Operand("res", (300, 192), (192, 1), "bf16"),),
+        results=(0, 1),
+    )
+    whole = ended(
+        group(48, 256, *(Main(192, (Lora(16, dtype="fp32"),), dtype="fp32") for _ in range(2)), dtype="fp32"),
+        (0, 1),
+        ("relu.default", (0,), "fp32"),
+        ("mul.Tensor", (2, 1), "fp32"),
+    )
+    masked = ended(
+        group(12, 256, Main(200, (Lora(8, saved=True),)), Main(200, (Lora(8),))),
+        (0, 1),
+        ("where.self", (2, 0, 1), "bf16"),
+        ("mul.Tensor", (4, 3), "bf16"),
+        reads=(Operand("mask", (12, 200), (200, 1), "bool"), Operand("column", (1, 200), (200, 1), "bf16")),
+    )
     tile, down = TileConfig(64, 64, 64, 4, 3), TileConfig(64, 16, 128, 4, 4)
     narrow = TileConfig(16, 32, 128, 4, 4, swap_operands=True)
     one_row = TileConfig(1, 2, 2048, 4, 1, swap_operands=True)
@@ -94,6 +115,17 @@ def epilogues() -> dict[str, tuple[Group, Schedule, str]]:
         "concat_swiglu": (plain, Schedule("concat", (Pool("main", plain.mains, narrow, 0),)), "fp32"),
         "concat_swiglu_one_row": (row, Schedule("concat", (Pool("main", row.mains, one_row, 0),)), "fp32"),
         "two_pool_swiglu": (pair, two_pool(pair, tile, down, 132, 16, 2, late=1), "fp32"),
+        "split_ended_subtiles": (
+            again,
+            together(split(again, TileConfig(64, 64, 64, 4, 3, tma=True, epilogue_subtiles=2), down)),
+            "fp32",
+        ),
+        "inline_ended_ieee": (whole, together(inline(whole, TileConfig(32, 32, 32, 4, 2))), "fp32"),
+        "inline_ended_swapped": (
+            masked,
+            together(inline(masked, TileConfig(16, 32, 64, 4, 3, swap_operands=True))),
+            "fp32",
+        ),
         "inline_residual": (added, inline(added, small), "fp32"),
         "split_two_endings": (beside, bundled(split_by(beside, small, DOWN)), "fp32"),
         "inline_int8": (quantised, inline(quantised, tile), "fp32"),

@@ -42,7 +42,7 @@ from fusioncc.group import Group
 from fusioncc.schedule import Schedule
 from tests.codegen.golden_cases import golden
 
-TRITON_DTYPES = {"int32": "i32", "int64": "i64", "int8": "i8"}
+TRITON_DTYPES = {"int32": "i32", "int64": "i64", "int8": "i8", "bool": "i1"}
 DEVICES = {80: get_device("a100-80"), 90: get_device("h200"), 100: get_device("b200")}
 """A card of each capability: its shared memory, and what the cost model predicts for it."""
 

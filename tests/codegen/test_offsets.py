@@ -1,11 +1,14 @@
 """Offsets that pass 32 bits are computed in 64, and no others. Operands so large fit into no test: the text is read."""
 
+from dataclasses import replace
+
 import pytest
 
 from fusioncc.codegen import emit
 from fusioncc.group import Group
 from fusioncc.schedule import Schedule
 from tests.codegen.cases import DOWN, TILE, Main, group, inline, split
+from tests.codegen.epilogue_cases import SWIGLU, ended, together
 
 
 def source(value: Group, schedule: Schedule) -> str:
@@ -41,3 +44,14 @@ def test_rows_of_a_symbol_may_be_any_number() -> None:
 def test_columns_of_w(n: int, col_block: str) -> None:
     value = group(64, 4096, Main(n))
     assert f"    cols = {col_block} * BLOCK_N + " in source(value, inline(value, TILE))
+
+
+@pytest.mark.parametrize("wide", [0, 1])
+def test_columns_of_any_weight_of_a_program(wide: int) -> None:
+    value = ended(group(33, 4096, Main(14336, ()), Main(14336, ())), (0, 1), *SWIGLU)
+    members = list(value.members)
+    weight = members[value.mains[wide]].weight
+    members[value.mains[wide]] = replace(members[value.mains[wide]], weight=replace(weight, strides=(1, 200000)))
+    schedule = replace(together(inline(value, TILE)), kind="concat")
+    assert "    cols = col_block.to(tl.int64) * BLOCK_N + " in source(replace(value, members=tuple(members)), schedule)
+    assert "    cols = col_block * BLOCK_N + " in source(value, schedule)

@@ -16,7 +16,7 @@ from tests.shown import one_of_each
 
 GOLDEN = Path(__file__).parent / "golden"
 MUTATIONS: dict[str, tuple[str, Callable[[re.Match[str]], str]]] = {
-    "store offset": (r"\b(?:out|xy|h)\d?_ptr \+ |\b(?:out|h)_desc\.store\(\[", lambda found: f"{found[0]}1 + "),
+    "store offset": (r"\b(?:out|xy|h)\d?_ptr \+ |\b(?:out|h)\d?_desc\.store\(\[", lambda found: f"{found[0]}1 + "),
     "down offset": (r"\b(y|saved)\d*_ptr \+ ", lambda found: f"{found[0]}1 + "),
     "stride": (r"\bW0?_STRIDE_N=\w+\.stride\(1\)", lambda found: f"{found[0]} // 2"),
     "vendor product": (r"(?m)^ +multiply\(x, ", lambda found: f"{found[0]}1.05 * "),
