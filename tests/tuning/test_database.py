@@ -183,9 +183,10 @@ def test_a_folder_that_cannot_be_written_is_still_read(
     assert kept.find(key(), DEVICE) == Database(kept.folder.path).find(key(), DEVICE) == entry(7.5)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="a superuser writes everywhere")
 def test_a_folder_without_the_right_to_write(kept: Database, caplog: pytest.LogCaptureFixture) -> None:
     filled(kept).parent.chmod(0o500)
+    if os.access(kept.folder.path, os.W_OK):
+        pytest.skip("a superuser writes everywhere")
     (kept.folder.path / ".lock").chmod(0o400)
     assert kept.store(entry(8.0), DEVICE) == "in memory"
     assert Database(kept.folder.path).find(key(), DEVICE) == entry()
