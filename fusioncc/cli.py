@@ -16,6 +16,7 @@ import typer
 import typer.core
 
 import fusioncc
+from fusioncc.cache_command import cache_app
 from fusioncc.config import Options
 from fusioncc.device import Device, get_device
 from fusioncc.devices_command import calibrate_command, devices_command
@@ -256,6 +257,7 @@ def report_bug(kind: type[BaseException], error: BaseException, _: TracebackType
 
 for name, command in (("devices", devices_command), ("calibrate", calibrate_command), ("shapes", shapes_command)):
     app.command(name)(one_line(command))
+app.add_typer(cache_app(one_line), name="cache")
 
 
 def main() -> None:

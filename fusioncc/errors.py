@@ -41,6 +41,15 @@ class CalibrationError(FusionError):
     """The card cannot be measured: there is none, or a measurement came out as nothing a card can have."""
 
 
+class TuningError(FusionError):
+    """A tuned schedule that was kept cannot be taken, or the folder that keeps them not be used; ``rule`` names what it
+    breaks in a word (``checksum``, ``owner``, ``space``)."""
+
+    def __init__(self, rule: str, reason: str) -> None:
+        super().__init__(reason)
+        self.rule = rule
+
+
 class MissingExtraError(FusionError):
     """A package of an optional extra is needed and not installed; the message names the extra."""
 

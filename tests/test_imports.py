@@ -24,11 +24,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "records",
         "shapes_command",
         "devices_command",
+        "cache_command",
         "histogram",
     ),
     ("pipeline", "report", "traffic_report", "capture"),
     ("chain_report",),
     ("passes",),
+    ("tuning",),
     ("autotune",),
     ("codegen", "runtime", "cost_models"),
     ("plan", "schedule", "config", "calibration", "codegen.launch", "descriptors", "packing", "vendor"),
@@ -67,6 +69,7 @@ TORCH_FREE = (
     "report",
     "schedule",
     "traffic_report",
+    "tuning",
     "vendor",
 )
 

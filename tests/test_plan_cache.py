@@ -1,14 +1,17 @@
 """Plans kept for a later process, and the log that keeps them."""
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
 import torch
 from torch import fx
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from fusioncc.plan import Plan
 from fusioncc.records import PlanLog
+from fusioncc.runtime.files import cache_folder
 from fusioncc.runtime.plan_cache import PlanCache
 from tests.lora_models import Lora, rows
 from tests.plans import lora_group, lora_plan, planned
@@ -94,3 +97,15 @@ def test_a_failure_takes_back_what_did_not_come_to_be(cache: PlanCache) -> None:
     log.add(plans()[0])
     log.fail("KeyError: injected")
     assert [plan.fallback for plan in found] == ["KeyError: injected"]
+
+
+@pytest.mark.parametrize("chosen", [None, "relative/cache"])
+def test_without_a_choice_the_cache_is_beside_inductor_s(chosen: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked without torch, and where torch has it."""
+    monkeypatch.delenv("FUSIONCC_CACHE_DIR")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    monkeypatch.setenv("USER", "some:body")
+    if chosen is not None:
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", chosen)
+    expected = Path(default_cache_dir() if chosen is None else os.path.abspath(chosen))  # noqa: PTH100
+    assert cache_folder() == expected / "fusioncc"

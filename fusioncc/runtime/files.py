@@ -1,6 +1,8 @@
 """The cache folder, and writing to it."""
 
+import getpass
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -12,9 +14,19 @@ def cache_folder() -> Path:
     chosen = cache_folder_override()
     if chosen is not None:
         return Path(chosen)
-    from torch._inductor.runtime.cache_dir_utils import cache_dir
+    return _inductor_folder() / "fusioncc"
 
-    return Path(cache_dir()) / "fusioncc"
+
+def _inductor_folder() -> Path:
+    """Inductor's cache, where torch looks for it; asked without loading torch."""
+    chosen = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if chosen is not None:
+        return Path(chosen).absolute()
+    try:
+        user = getpass.getuser()
+    except (KeyError, ImportError, OSError):
+        user = f"uid_{os.getuid()}"
+    return Path(tempfile.gettempdir()) / ("torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user))
 
 
 def write_whole(path: Path, text: str) -> None:
