@@ -52,6 +52,24 @@ def test_the_folder_is_this_user_s_alone(kept: Database) -> None:
     assert sorted(path.name for path in kept.folder.path.iterdir()) == [".lock", NAME]
 
 
+def test_a_file_is_on_the_disk_before_it_has_its_name(kept: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its name is, when a store returns."""
+    done: list[str] = []
+    replaced, named = os.replace, kept.folder.path / NAME
+
+    def replace_file(*names: str, **folders: int) -> None:
+        done.append("rename")
+        replaced(*names, **folders)
+
+    def sync(handle: int) -> None:
+        done.append(f"sync {Path(os.readlink(f'/proc/self/fd/{handle}')).suffix or 'folder'}")  # noqa: PTH115
+
+    monkeypatch.setattr(os, "replace", replace_file)
+    monkeypatch.setattr(os, "fsync", sync)
+    assert kept.store(entry(), DEVICE) == "stored" and named.exists()
+    assert done == ["sync .tmp", "rename", "sync folder"]
+
+
 def test_a_worse_result_does_not_replace_a_better_one(kept: Database) -> None:
     outcomes = [kept.store(each, DEVICE) for each in (entry(), entry(12.0), entry(8.0), entry(7.0, effort="full"))]
     assert outcomes == ["stored", "not better", "stored", "stored"]
