@@ -37,11 +37,11 @@ demo: $(STAMP)
 	@echo; cat $(OUT)/decisions.md
 
 test: $(STAMP)
-	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m 'not gpu and not exhaustive and not timed'
+	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m 'not exhaustive and not timed' --ignore tests/gpu
 
 exhaustive: $(STAMP)
-	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m 'exhaustive and not gpu'
-	$(RUN) -m pytest -q -m timed
+	$(RUN) -m pytest -n $(JOBS) --dist worksteal -m exhaustive --ignore tests/gpu
+	$(RUN) -m pytest -q -m timed --ignore tests/gpu
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

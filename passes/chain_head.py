@@ -15,8 +15,8 @@ from fusioncc.passes.find_chains import is_reduction
 def head_of(nodes: Sequence[fx.Node], products: Collection[fx.Node]) -> tuple[fx.Node, ...]:
     """The nodes of a chain (in graph order) that make up its head; all of them where it begins with a reduction.
     ``products`` are the inputs that a group makes."""
-    behind: set[fx.Node] = set()
-    head: set[fx.Node] = set()
+    inside, behind = set(nodes), set[fx.Node]()
+    head = set[fx.Node]()
     for node in nodes:
         if is_reduction(node) or any(each in behind for each in node.all_input_nodes):
             behind.add(node)
@@ -25,17 +25,18 @@ def head_of(nodes: Sequence[fx.Node], products: Collection[fx.Node]) -> tuple[fx
     for node in reversed(nodes):
         if node not in behind and all(user in head for user in node.users):
             head.add(node)
+    shortest = [head]
     for node in reversed(nodes) if behind else ():
-        sources = [each for each in node.all_input_nodes if each in head]
-        last = node in head and not any(user in head for user in node.users)
-        if last and sources and _bytes(node) > _needed(sources, head):
-            head.remove(node)
-    return tuple(node for node in nodes if node in head) or tuple(nodes)
+        if node in shortest[-1] and not any(user in shortest[-1] for user in node.users):
+            shortest.append(shortest[-1] - {node})
+    best = min((each for each in shortest if each), key=lambda each: _written(each, products), default=inside)
+    return tuple(node for node in nodes if node in best)
 
 
-def _needed(sources: Sequence[fx.Node], head: set[fx.Node]) -> int:
-    """Bytes of the inputs of a last node that are to be written only when the head ends in front of it."""
-    return sum(_bytes(each) for each in dict.fromkeys(sources) if all(user in head for user in each.users))
+def _written(head: Collection[fx.Node], products: Collection[fx.Node]) -> int:
+    """Bytes of what others read of a head, and of the products that they read too."""
+    made = (node for node in (*head, *products) if any(user not in head for user in node.users))
+    return sum(map(_bytes, made))
 
 
 def _bytes(node: fx.Node) -> int:

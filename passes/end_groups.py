@@ -202,6 +202,9 @@ class _Ending:
         if self.setting.given is None:
             return
         for ours, theirs in zip(self.groups, self.setting.given.groups, strict=True):
+            if theirs.epilogues and theirs.schedule.kind in WITHOUT_KERNEL:
+                kind = theirs.schedule.kind
+                raise PlanError(f"{ours.name}: {kind!r} has no tiles that end: its epilogues have to go")
             if len(ours.epilogues) != len(theirs.epilogues):
                 raise PlanError(f"{ours.name}: the plan ends its tiles with ops that do not follow it in this graph")
 

@@ -79,10 +79,12 @@ class Module:
 
     @property
     def _needs_a_card(self) -> bool:
-        """Whether Triton's interpreter does not run the kernels."""
+        """Whether the check on a CPU, in which fp16 stands for bf16, does not run the kernels as they are: in the
+        interpreter without libdevice, with numbers of 8 bits, or where a tensor of no dimension is rounded."""
         chains = [epilogue.chain for epilogue in self.context.epilogues]
         dtypes = {chain.dtype_of(value) for chain in chains for value in range(len(chain.inputs) + len(chain.ops))}
-        return self._calls_libdevice or not dtypes.isdisjoint(pointwise.EIGHTS)
+        scalars = any(not operand.shape for epilogue in self.context.epilogues for operand in epilogue.operands)
+        return self._calls_libdevice or scalars or not dtypes.isdisjoint(pointwise.EIGHTS)
 
     @property
     def _described(self) -> bool:

@@ -20,6 +20,7 @@ from fusioncc.pipeline import draft, rewrite
 from fusioncc.plan import GroupPlan, Plan
 from fusioncc.runtime.interpreter import mended
 from fusioncc.runtime.numpy_libdevice import interpreted_libdevice
+from fusioncc.schedule import Schedule
 from tests.passes.doors import DOORS, inputs_of
 from tests.shown import shown
 
@@ -95,6 +96,12 @@ ENDED = {
         lambda p, r, g: ((s := r + p), f.rms_norm(s, (N,)) * (1 + g)), (like(2, 10, N), like(N)), (N,), (1,)
     ),
     "zeros like a product": Case(lambda p, q: torch.where(p > 0, p * q, torch.zeros_like(p))),
+    "a sum whose square alone is reduced": Case(
+        lambda p, r: ((s := r + p), s * torch.rsqrt(s.pow(2).mean(-1, keepdim=True) + 1e-6)),
+        (like(2, 10, N),),
+        (N,),
+        (1,),
+    ),
     "a product in front of a maximum": Case(lambda p, q: f.silu(p) * q / (p * q).amax(-1, keepdim=True)),
     "one row": Case(lambda p, q: f.silu(p) * q),
 }
@@ -324,6 +331,9 @@ def test_a_plan_that_ends_one_of_two_equal_products_is_applied() -> None:
         one = replace(plan, groups=(replace(plan.groups[0], epilogues=(end,)),))
         (group,) = draft(graph, replace(setting(), given=one)).plan.groups
         assert [each.mains for each in group.epilogues] == [end.mains]
+    library = replace(plan, groups=(replace(plan.groups[0], schedule=Schedule("library")),))
+    with pytest.raises(PlanError, match="'library' has no tiles that end"):
+        draft(graph, replace(setting(), given=library))
     forged = replace(plan.groups[0].epilogues[0], kept=(99,))
     wrong = replace(plan, groups=(replace(plan.groups[0], epilogues=(forged,)),))
     with pytest.raises(PlanError, match="do not follow"):

@@ -228,6 +228,7 @@ def draw(seed):
 
 def deviation(value, exact):
     """RMS and maximum of the error, relative to the RMS of the exact result."""
+    exact = exact.double()
     error, size = value.double() - exact, exact.square().mean().sqrt()
     return (error.square().mean().sqrt() / size).item(), (error.abs().max() / size).item()
 
