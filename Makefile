@@ -12,6 +12,9 @@ TRITON ?= triton==3.7.1
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 RUN := $(VENV)/bin/python
+# pip compiles on one core, and everything; most of these packages is never imported.
+PIP := $(RUN) -m pip install -q --no-compile
+SELDOM := '/(transformers|fontTools|matplotlib|mypy|torch/testing|sympy/.*/tests)/'
 STAMP := $(VENV)/.installed
 export PYTHONHASHSEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -25,10 +28,11 @@ install: $(STAMP)
 $(STAMP): pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fusioncc needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install -q --no-deps --no-index '$(TORCH)' 2>/dev/null \
-	  || $(RUN) -m pip install -q --no-deps --retries 1 --index-url $(TORCH_INDEX) '$(TORCH)' \
-	  || $(RUN) -m pip install -q '$(TORCH)'
-	$(RUN) -m pip install -q '$(TRITON)' -e '.[test]'
+	$(PIP) --no-deps --no-index '$(TORCH)' 2>/dev/null \
+	  || $(PIP) --no-deps --retries 1 --index-url $(TORCH_INDEX) '$(TORCH)' \
+	  || $(PIP) '$(TORCH)'
+	$(PIP) '$(TRITON)' -e '.[test]'
+	-$(RUN) -m compileall -q -j $(JOBS) -x $(SELDOM) $(VENV)/lib
 	@touch $@
 
 demo: $(STAMP)
