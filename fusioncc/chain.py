@@ -90,6 +90,11 @@ class Chain:
         """Dtype in which eager holds the value with this number."""
         return self.inputs[value].dtype if value < len(self.inputs) else self.ops[value - len(self.inputs)].dtype
 
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Dtypes of its values, each once, in order."""
+        return tuple(dict.fromkeys([*(each.dtype for each in self.inputs), *(op.dtype for op in self.ops)]))
+
     def shape_of(self, value: int) -> tuple[int, ...]:
         """Shape of the value with this number."""
         return self.inputs[value].shape if value < len(self.inputs) else self.ops[value - len(self.inputs)].shape

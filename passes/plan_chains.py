@@ -127,8 +127,7 @@ def _of_plan(chain: Chain, setting: Setting) -> ChainPlan | None:
 def chain_refusal(chain: Chain, setting: Setting, tier: str) -> Rejected | None:
     """Why no kernel is made of a chain."""
     first = chain.ops[0].node
-    for value in range(len(chain.inputs) + len(chain.ops)):
-        dtype = chain.dtype_of(value)
+    for dtype in chain.dtypes:
         least = FP8_CAPABILITY.get(dtype, 0)
         if setting.device.capability < least:
             reason = f"{dtype} needs compute capability {least}, {setting.device.name} has {setting.device.capability}"

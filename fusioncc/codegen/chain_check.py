@@ -144,7 +144,7 @@ def _eager_op(op: Op, names: list[str], shape: str, dtypes: Mapping[str, str] = 
 
 
 def _constants(chain: Chain, space: Space, name: str, tier: str, interpreted: bool) -> list[str]:
-    dtypes = {chain.dtype_of(value) for value in range(len(chain.inputs) + len(chain.ops))}
+    dtypes = {*chain.dtypes}
     rms, worst = (1.1, 3.0) if dtypes & {"bf16", "fp16", "fp8e4m3", "fp8e5m2"} else (2.0, 4.0)
     size = chain.shape[space.outer] if chain.shape else 1
     count = prod(chain.shape)

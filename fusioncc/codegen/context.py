@@ -64,6 +64,11 @@ class Context:
         ends = self.results(epilogue) if epilogue is not None and main == epilogue.mains[0] else ()
         return (*([self.output(main)] if self.is_stored(main) else []), *ends)
 
+    @property
+    def outputs(self) -> tuple[Buffer, ...]:
+        """What the emitted main members write, in order; or the operand of a vendor GEMM."""
+        return (self.operand(),) if self.concat else tuple(each for main in self.mains for each in self.made(main))
+
     def first_branch(self, down: int) -> Branch:
         """The branch that answers for a down member, which several branches may read."""
         return next(branch for branch in self.branches if branch.down == down)

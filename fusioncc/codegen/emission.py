@@ -86,7 +86,6 @@ def _chained(kernels: list[Kernel], schedule: Schedule) -> tuple[Kernel, ...]:
 
 def _buffers(context: Context, schedule: Schedule) -> tuple[Buffer, ...]:
     """Outputs, or the operand of a vendor GEMM; saved down products, scratch."""
-    outputs = [context.operand()] if context.concat else [made for main in context.mains for made in context.made(main)]
     saved = [buffer for down in context.downs if (buffer := context.saved(down)) is not None]
     scratch = [
         context.slices(down, pool.k_split)
@@ -100,4 +99,4 @@ def _buffers(context: Context, schedule: Schedule) -> tuple[Buffer, ...]:
     ups = [main for pool in added if pool.role == "up" for main in pool.members]
     products = [context.product(main, splits.get(main, 1)) for main in ups]
     counters = [context.counters()] if schedule.kind == "two_pool" else []
-    return (*outputs, *saved, *scratch, *products, *counters)
+    return (*context.outputs, *saved, *scratch, *products, *counters)

@@ -5,7 +5,7 @@ from fusioncc.codegen.context import Context
 from fusioncc.codegen.ending import Ending
 from fusioncc.codegen.kernel import Kernel, Part, part, total
 from fusioncc.codegen.low_rank import LowRankTile, rank_vectors
-from fusioncc.codegen.main_tile import MainTile, low_ranks_of, main_tiles
+from fusioncc.codegen.main_tile import MainTile, low_ranks_of, main_tiles, operand_tiles
 from fusioncc.codegen.pool_rules import require_branches, require_roles
 from fusioncc.errors import EmissionError
 from fusioncc.schedule import Pool, Schedule, overwrites_x, padded_rank
@@ -40,7 +40,7 @@ def inline_main(context: Context, pool: Pool, mains: tuple[int, ...]) -> Kernel:
     tiles = main_tiles(context, pool, mains)
     first, lows = tiles[0], low_ranks_of(tiles)
     a_tiles = [low_rank.a_tile(first.loop.axis, first.loop.bounds) for low_rank in lows]
-    operands = (first.x, *(tile.w for tile in tiles))
+    operands = operand_tiles(tiles)
     sums: tuple[MainTile | LowRankTile, ...] = (*tiles, *lows)
     ending = Ending(tiles)
     body = (

@@ -136,9 +136,8 @@ class MainTile:
     def accumulate(self) -> Part:
         """``acc += x @ w``; a tile of one row leaves the sum along K to :meth:`settled`."""
         if self.pool.tile.one_row:
-            return part(
-                multiply_add("x", f"w{self.tail}", self.acc, self.context.group.lhs.dtype, self.member.weight.dtype)
-            )
+            dtypes = (self.context.group.lhs.dtype, self.member.weight.dtype)
+            return part(multiply_add("x", f"w{self.tail}", self.acc, *dtypes))
         return part(*dot("x", f"w{self.tail}", self.acc, self._product, self._swap))
 
     def settled(self) -> Part:
@@ -268,6 +267,11 @@ class MainTile:
 def main_tiles(context: Context, pool: Pool, mains: tuple[int, ...]) -> tuple[MainTile, ...]:
     """The tiles of one program, one of each of ``mains``."""
     return tuple(MainTile(context, pool, main, mains) for main in mains)
+
+
+def operand_tiles(tiles: Sequence[MainTile]) -> tuple[Tile | DescriptorTile, ...]:
+    """X, which all the tiles of a program read, and the weight of each."""
+    return (tiles[0].x, *(tile.w for tile in tiles))
 
 
 def low_ranks_of(tiles: Sequence[MainTile]) -> tuple[LowRankTile, ...]:

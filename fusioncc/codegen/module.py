@@ -81,10 +81,10 @@ class Module:
     def _needs_a_card(self) -> bool:
         """Whether the check on a CPU, in which fp16 stands for bf16, does not run the kernels as they are: in the
         interpreter without libdevice, with numbers of 8 bits, or where a tensor of no dimension is rounded."""
-        chains = [epilogue.chain for epilogue in self.context.epilogues]
-        dtypes = {chain.dtype_of(value) for chain in chains for value in range(len(chain.inputs) + len(chain.ops))}
-        scalars = any(not operand.shape for epilogue in self.context.epilogues for operand in epilogue.operands)
-        return self._calls_libdevice or scalars or not dtypes.isdisjoint(pointwise.EIGHTS)
+        ends = self.context.epilogues
+        eights = any(dtype in pointwise.EIGHTS for epilogue in ends for dtype in epilogue.chain.dtypes)
+        scalars = any(not operand.shape for epilogue in ends for operand in epilogue.operands)
+        return self._calls_libdevice or scalars or eights
 
     @property
     def _described(self) -> bool:

@@ -141,7 +141,7 @@ class SelfCheck:
             body.append(f"{output.name} = {' + '.join(terms)}")
         for epilogue in self.context.epilogues:
             body += self._ended(epilogue)
-        results = [made.name for main in self.context.mains for made in self.context.made(main)]
+        results = [made.name for made in self.context.outputs]
         results += [
             self._saved(down, products[down]) for down in self.context.downs if self.context.saved(down) is not None
         ]
@@ -206,8 +206,7 @@ class SelfCheck:
         for operand, name in self.context.names().items():
             shape, spread, mean = drawn[operand]
             lines.append(f"    ({shape}, {operand.strides}, {dtypes[operand.dtype]}, {spread:.4g}, {mean}),  # {name}")
-        names = [made.name for main in self.context.mains for made in self.context.made(main)]
-        names = ["xy"] if self.context.concat else names
+        names = [made.name for made in self.context.outputs]
         names += [saved.name for down in self.context.downs if (saved := self.context.saved(down)) is not None]
         quoted = [f'"{name}"' for name in names]
         rms, worst = (1.1, 3.0) if group.lhs.dtype != "fp32" else (2.0, 4.0)

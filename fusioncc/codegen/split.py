@@ -9,7 +9,7 @@ from fusioncc.codegen.k_loop import KLoop
 from fusioncc.codegen.kernel import WAIT, Kernel, Param, Part, buffer_pointer, constant, part, total
 from fusioncc.codegen.launch import Blocks, Buffer
 from fusioncc.codegen.low_rank import LowRankTile, helpers, joined_vectors, low_ranks, rank_vectors
-from fusioncc.codegen.main_tile import MainTile, low_ranks_of, main_tiles
+from fusioncc.codegen.main_tile import MainTile, low_ranks_of, main_tiles, operand_tiles
 from fusioncc.codegen.pool_rules import require_branches, require_downs_before, require_roles
 from fusioncc.codegen.tile import Axis, Tile, row_vectors, wide_rows
 from fusioncc.codegen.tile_order import down_order, one_row_block, tile_count
@@ -106,7 +106,7 @@ def joined_main(context: Context, pool: Pool, mains: tuple[int, ...], splits: di
         wait = part("") + WAIT if pool.dependent else Part()
         return replace(joined_last(tiles, splits, wait), waits=pool.dependent)
     first, lows = tiles[0], low_ranks_of(tiles)
-    operands = (first.x, *(tile.w for tile in tiles))
+    operands = operand_tiles(tiles)
     ending = Ending(tiles)
     body = (
         joined_vectors(lows)
@@ -123,7 +123,7 @@ def joined_main(context: Context, pool: Pool, mains: tuple[int, ...], splits: di
 def joined_last(tiles: tuple[MainTile, ...], splits: dict[int, int], wait: Part) -> Kernel:
     """Main tiles that read the down products, once they need not ``wait`` for them, behind their K loop."""
     first = tiles[0]
-    operands = (first.x, *(tile.w for tile in tiles))
+    operands = operand_tiles(tiles)
     ending = Ending(tiles)
     body = (
         joined_vectors(low_ranks_of(tiles))
