@@ -161,6 +161,22 @@ COLUMNS["chains"] = {
     "fp32 of torch.compile": ratio("fusioncc", "compile"),
     "error eager / compiled / fp32 / as eager": each_of("error", ".1e", *CHAIN_COLUMNS),
 }
+COLUMNS["gate_up"] = {
+    "M": plain("m"),
+    "N of each": plain("n"),
+    "r": plain("rank"),
+    "one GEMM, no adapters": measured("one_gemm"),
+    "eager": measured("eager"),
+    "torch.compile": measured("compile"),
+    "fusioncc, apart": measured("apart"),
+    "fusioncc": measured("fusioncc"),
+    "chosen": plain("fusioncc_schedule"),
+    "ended, forced": measured("ended"),
+    "fusioncc of the one GEMM": ratio("fusioncc", "one_gemm"),
+    "of torch.compile": ratio("fusioncc", "compile"),
+    "ended of the one GEMM": ratio("ended", "one_gemm"),
+    "error eager / compiled / ended": each_of("error", ".1e", "eager", "compile", "ended"),
+}
 COLUMNS["llama_lora_fp32"] = COLUMNS["llama_lora"]
 COLUMNS["lora_schedules"] = {
     "M, K, N, r": plain("shape"),

@@ -71,6 +71,9 @@ loads. A launch that only joins takes as long."""
 ROW_JOIN_US = 1.3
 """The same for tiles of one row, whose programs are short, us. Fitted on the layers."""
 
+PAIRED_ROW_JOIN_US = 3.3
+"""The same, beside it, where a program joins several members before it ends (one row, gate and up: 60.1 us)."""
+
 TMA_JOIN_US = 1.2
 """The same for each tile of a persistent program, us, beside the slices that each reads (``SLICE_US_KB``). Fitted on
 the layers, 1 to 27 tiles a program."""

@@ -203,9 +203,8 @@ def join_us(launch: Launch) -> float:
     """What the join of one tile behind its K loop takes, us."""
     assert launch.pool is not None
     tile = launch.pool.tile
-    return slice_us(launch) * launch.slices + (
-        c.ROW_JOIN_US if tile.one_row else c.TMA_JOIN_US if tile.tma else c.LAST_JOIN_US
-    )
+    row = c.ROW_JOIN_US + c.PAIRED_ROW_JOIN_US * (launch.together > 1)
+    return slice_us(launch) * launch.slices + (row if tile.one_row else c.TMA_JOIN_US if tile.tma else c.LAST_JOIN_US)
 
 
 def slice_us(launch: Launch) -> float:

@@ -32,7 +32,7 @@ class Options:
     """What runs the rest of the graph on CUDA."""
     chains: Literal["auto", "always", "never"] = "auto"
     """Whether chains of elementwise ops become kernels of their own: where the model says that it pays, all, none."""
-    epilogues: Literal["auto", "always", "never"] = "never"
+    epilogues: Literal["auto", "always", "never"] = "auto"
     """Whether the tiles of a group end with the chain behind its products: where the model says that it pays, wherever
     an emitted schedule is chosen, nowhere."""
     max_rank_fraction: float = 0.25

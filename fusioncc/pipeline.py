@@ -59,9 +59,12 @@ def find(graph: fx.Graph, options: Options) -> Found:
     return replace(found, rejections=settled + found.rejections)
 
 
-def draft(graph: fx.Graph, setting: Setting, form: str = "") -> Drafted:
-    """Decide everything for a graph and emit its modules; the graph is only read. ``form``: how kernels will enter it,
-    where that is known.
+def draft(graph: fx.Graph, setting: Setting, form: str = "", apart: frozenset[str] = frozenset()) -> Drafted:
+    """Decide everything for a graph and emit its modules; the graph is only read.
+
+    Args:
+        form: how kernels will enter it, where that is known.
+        apart: names of groups whose tiles end with nothing.
 
     Raises:
         PlanError: ``setting.given`` belongs to another graph.
@@ -92,7 +95,7 @@ def draft(graph: fx.Graph, setting: Setting, form: str = "") -> Drafted:
     planned, left_out = choose_groups(graph, planned, found.covered, given=given is not None)
     if left_out or unmet:  # wishes count for what was chosen
         planned, unmet = plan_groups(tuple(each.group for each in planned), setting, refusals)
-    ended = end_groups(graph, planned, found.covered, setting, refusals)
+    ended = end_groups(graph, planned, found.covered, setting, refusals, apart)
     emitted = emit_groups(ended.groups, setting.options.on_error, setting.options.trace)
     rejections = found.rejections + left_out + unmet + ended.rejections + emitted.rejections
     notes = _notes(emitted.groups, setting)
@@ -118,10 +121,16 @@ def rewrite(graph: fx.Graph, setting: Setting, form: str, held_by: HeldBy | None
     hold the weights that are merged or packed; without it such products run one by one.
 
     A group whose kernel does not build keeps its original nodes: the plan says so, and one warning names group and
-    cause (under ``on_error="raise"`` the error is raised).
+    cause (under ``on_error="raise"`` the error is raised). One whose tiles were to end with a chain is planned again
+    without it first.
     """
     drafted = draft(graph, setting, form)
     built = build_groups(drafted.plan.groups, drafted.modules, setting)
+    if built.endless and setting.given is None:
+        failed = built.rejections
+        drafted = draft(graph, setting, form, built.endless)
+        built = build_groups(drafted.plan.groups, drafted.modules, setting)
+        built = replace(built, rejections=failed + built.rejections)
     after = drafted.plan.after if built.groups == drafted.plan.groups else graph_memory(graph, built.groups)[0]
     ready = [(each.planned.group, each.emitted, each.module) for each in built.ready]
     chains = build_chains(drafted.plan.chains, drafted.chain_modules, setting)

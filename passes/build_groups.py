@@ -43,6 +43,8 @@ class Built:
     groups: tuple[GroupPlan, ...]
     ready: tuple[Ready, ...]
     rejections: tuple[Rejected, ...]
+    endless: frozenset[str] = frozenset()
+    """Names of groups that did not build with what their tiles were to end with."""
 
 
 def build_groups(groups: tuple[GroupPlan, ...], modules: dict[str, EmittedModule], setting: Setting) -> Built:
@@ -65,7 +67,12 @@ def build_groups(groups: tuple[GroupPlan, ...], modules: dict[str, EmittedModule
         if isinstance(outcome, FusionError):
             if setting.options.on_error == "raise":
                 raise type(outcome)(f"{planned.name}: {outcome}") from outcome
-            warn(f"{planned.name}: {one_line(outcome)}; the group is left as it was")
+            left = (
+                "its chain stays apart"
+                if planned.epilogues and setting.given is None
+                else "the group is left as it was"
+            )
+            warn(f"{planned.name}: {one_line(outcome)}; {left}")
             rejections.append(Rejected("build", planned.name, str(outcome)))
             done.append(as_library(planned, "the kernel did not build"))
             continue
@@ -77,7 +84,8 @@ def build_groups(groups: tuple[GroupPlan, ...], modules: dict[str, EmittedModule
         emitted = modules[planned.name] if final is planned else module_of(final, setting.options.trace)
         ready.append(Ready(final, emitted, load(emitted.name, emitted.source)))
         done.append(final)
-    return Built(tuple(done), tuple(ready), tuple(rejections))
+    lost = (before.name for before, after in zip(groups, done, strict=True) if before.epilogues and not after.epilogues)
+    return Built(tuple(done), tuple(ready), tuple(rejections), frozenset(lost))
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,9 @@ def end_groups(
     covered: Mapping[str, frozenset[fx.Node]],
     setting: Setting,
     refusals: Mapping[str, Refusals],
+    apart: frozenset[str] = frozenset(),
 ) -> EndedGroups:
-    """Take chains into the groups that make their inputs.
+    """Take chains into the groups that make their inputs, but for those ``apart``.
 
     Raises:
         PlanError: ``setting.given`` ends tiles with a chain that is not there.
@@ -59,7 +60,7 @@ def end_groups(
     if not (wanted and runs and groups) or options.schedule in WITHOUT_KERNEL:
         return EndedGroups(tuple(groups), {each.name: covered[each.name] for each in groups}, ())
     ending = _Ending(graph, setting, refusals, list(groups), {each.name: covered[each.name] for each in groups})
-    return ending.run()
+    return ending.run(apart)
 
 
 @dataclass
@@ -71,10 +72,11 @@ class _Ending:
     covered: Covered
     rejections: list[Rejected] = field(default_factory=list)
 
-    def run(self) -> EndedGroups:
+    def run(self, apart: frozenset[str]) -> EndedGroups:
         made = {
             self.by_name[output.node]: (at, output.main)
             for at, group in enumerate(self.groups)
+            if group.name not in apart
             for output in group.outputs
         }
 
@@ -153,10 +155,12 @@ class _Ending:
             return
         kept = (main for main, each in views.items() if any(user not in inside for view in each for user in view.users))
         planned = self._planned(at, as_epilogue(behind, tuple(kept)), self._apart_us(whole, nodes))
-        if isinstance(planned, Rejected):
-            self.rejections.append(planned)
-        else:
+        if isinstance(planned, GroupPlan):
             self.groups[at], self.covered[group.name] = planned, frozenset(inside)
+        elif self.setting.options.epilogues == "auto" and self.setting.given is None:  # a choice, and no refusal
+            self.groups[at] = replace(group, why=f"{group.why}; ends with nothing: {planned.reason}")
+        else:
+            self.rejections.append(planned)
 
     def _refusal(self, behind: Behind, inside: frozenset[fx.Node]) -> Rejected | None:
         """Why a chain and its group do not become one node of the graph, with what is ``inside``."""
@@ -188,14 +192,14 @@ class _Ending:
             setting = replace(setting, given=replace(given, groups=(given.groups[at],)))
         ((planned,), _) = plan_groups((group,), setting, self.refusals)
         if planned.schedule.kind in WITHOUT_KERNEL:
-            return Rejected("ends_tiles", first, f"products of {group.name} stay the vendor's: {planned.why}")
+            return Rejected("ends_tiles", first, f"products stay the vendor's, {planned.why}")
         us, us_before = _us(planned), _us(before)
         if us is None or us_before is None:
             return Rejected("ends_tiles", first, f"nothing is predicted of {group.name}")
         saved = us_before + apart_us - us
         compared = f"{abs(saved):.1f} us {'less' if saved > 0 else 'more'} than apart"
         if saved < LEAST_GAIN * us and given is None and self.setting.options.epilogues == "auto":
-            return Rejected("ends_tiles", first, f"products of {group.name} and chain are predicted to take {compared}")
+            return Rejected("ends_tiles", first, f"products and chain are predicted to take {compared}")
         return replace(planned, why=f"{planned.why}; ends with what follows, {compared}")
 
     def _check_given(self) -> None:

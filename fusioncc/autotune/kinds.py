@@ -83,11 +83,12 @@ def _no_form(group: Group) -> str:
 def _main_step(
     mains: tuple[int, ...], launch: int, workers: int = 0, *, early: bool = False, rows: tuple[TileConfig, ...] = ()
 ) -> Step:
-    """The tiles of a bundle of main members; with ``workers``, also persistent TMA pools of that many programs."""
+    """The tiles of a bundle of main members; with ``workers``, also persistent TMA pools, of which that many
+    programs are one a multiprocessor."""
 
     def pools() -> Iterator[tuple[Pool, ...]]:
         for tile in (*rows, *knobs.main_tiles(), *(knobs.TMA_TILES if workers else ())):
-            last, programs = knobs.joins_last(tile, early), workers if tile.tma else None
+            last, programs = knobs.joins_last(tile, early), workers * knobs.TMA_TILES[tile] if tile.tma else None
             yield (Pool("main", mains, tile, launch, workers=programs, dependent=early, joins_last=last),)
 
     return Step(mains, pools)

@@ -50,15 +50,19 @@ FEW_ROWS = 16
 WIDEST_OF_FEW = 128
 """Widest block of so few rows: wider ones leave multiprocessors without a tile, and nothing was measured there."""
 
-TMA_TILES = (
-    TileConfig(128, 256, 64, 8, 3, tma=True, epilogue_subtiles=2),
-    TileConfig(128, 128, 64, 8, 4, tma=True),
-    TileConfig(64, 128, 64, 4, 6, tma=True),
-)
-"""Main tiles through TMA descriptors that came first somewhere at 128 to 8192 rows on an H200, with a low-rank join.
-Stored in halves, the widest leave room for down tiles beside them, and are as fast as whole. 64x256 took 155 us where
-128x256 took 102 (2048 rows, K = N = 4096); 4 stages of 128x256, and 256x128, were no faster; 5 stages of 128x128 gained
-3 % at 512 rows of gate/up, and lost 20 % at 1024 and 2048 of q/k/v."""
+TMA_TILES = {
+    TileConfig(128, 64, 64, 4, 3, tma=True): 2,
+    TileConfig(128, 128, 64, 4, 3, tma=True, epilogue_subtiles=2): 2,
+    TileConfig(128, 256, 64, 8, 3, tma=True, epilogue_subtiles=2): 1,
+    TileConfig(128, 128, 64, 8, 4, tma=True): 1,
+    TileConfig(64, 128, 64, 4, 6, tma=True): 1,
+}
+"""Main tiles through TMA descriptors that came first somewhere at 128 to 8192 rows on an H200, and how many programs of
+each a multiprocessor runs: of two, one computes while the other stores. 128x128 in two programs took 200 us where one
+of 8 warps took 213 (512 rows of gate/up with branches), 128x64 of both halves of a gated MLP without branches 2765
+where 128x128 took 2829 (8192 rows). Stored in halves, the widest leave room for down tiles beside them, and are as fast
+as whole. 64x256 took 155 us where 128x256 took 102 (2048 rows, K = N = 4096); 4 stages of 128x256, and 256x128, were no
+faster; 5 stages of 128x128 gained 3 % at 512 rows of gate/up, and lost 20 % at 1024 and 2048 of q/k/v."""
 
 SIDE_TILES = (
     TileConfig(16, 64, 128, 4, 4, swap_operands=True),
@@ -79,11 +83,11 @@ SUM_TILES = tuple(TileConfig(m, 16, 16, 4, 1) for m in (16, 32, 64))
 @cache
 def main_tiles() -> tuple[TileConfig, ...]:
     """Every main tile config with pointer loads, in a fixed order; few rows in both orientations, the widest with all
-    warps, most stages where tiles wait for memory."""
+    warps but where they wait for memory (64x256 of 4 warps took 60.7 us where 8 took 62.2), and most stages there."""
     return tuple(
         TileConfig(m, n, k, warps, stages, swap_operands=swap)
         for m, n, k, warps, stages in product(BLOCK_M, BLOCK_N, BLOCK_K, WARPS, STAGES)
-        if (m > FEW_ROWS or n <= WIDEST_OF_FEW) and (n < BLOCK_N[-1] or warps == WARPS[-1])
+        if (m > FEW_ROWS or n <= WIDEST_OF_FEW) and (n < BLOCK_N[-1] or warps == WARPS[-1] or m == WAITING_ROWS)
         if (stages < STAGES[-1] or m <= WAITING_ROWS) and (stages > STAGES[0] or (m + n) * k >= LARGE_STEP)
         if MIN_ACCUMULATORS <= m * n / (32 * warps) <= MAX_ACCUMULATORS[True]
         for swap in ((True, False) if m <= FEW_ROWS else (False,))
@@ -169,6 +173,10 @@ def prune(launch: Launch, device: Device) -> str:
         ranks = () if part.body == "join" else tuple(rank.padded for rank in part.ranks)
         if overwrites_x(part.pool.tile, ranks, main=part.body == "inline"):
             return "a loop that overwrites X while a warp-group MMA reads it (Triton 3.6)"
+        if part.body == "join" and part.pool.tile.one_row and accumulators(part) > ROW_ACCUMULATORS[1]:
+            return (
+                f"more than {ROW_ACCUMULATORS[1]} accumulators a thread of one row with a join (slower where measured)"
+            )
         if part.body == "inline" and part.ranks and part.pool.tile.num_stages == STAGES[-1]:
             return f"{STAGES[-1]} stages beside A (slower than fewer where it was measured)"
         if _crowded(part.pool):

@@ -46,9 +46,9 @@ def _way(
             for mains in _main_pools(group, tile, uniform):
                 for down, k_split in product(_down_pools(group, downs, tile, uniform), splits):
                     yield (*(replace(pool, k_split=k_split) for pool in mains), *down)
-        for tile in knobs.TMA_TILES if workers else ():
+        for tile, resident in knobs.TMA_TILES.items() if workers else ():
             for mains in _main_pools(group, tile, uniform):
-                yield tuple(replace(pool, workers=workers) for pool in mains)
+                yield tuple(replace(pool, workers=workers * resident) for pool in mains)
 
     first = Step((*group.mains, *downs), products, consumers=1 if added else 0)
     return (first, joins(added)) if added else (first,)

@@ -34,7 +34,8 @@ def two_pool_ways(group: Group, device: Device) -> tuple[tuple[Step, ...], ...]:
     downs = group.downs
     columns, row = max(padded_rank(group.members[down].n) for down in downs), row_bytes(group)
     saved = any(branch.saved for branch in group.branches)
-    tiles = [*(knobs.TMA_TILES if tma_workers(group, group.mains, device) else ()), *knobs.SIDE_TILES]
+    alone = [tile for tile, programs in knobs.TMA_TILES.items() if programs == 1]  # no other was measured so
+    tiles = [*(alone if tma_workers(group, group.mains, device) else ()), *knobs.SIDE_TILES]
 
     def pools() -> Iterator[Pools]:
         for tile in tiles:

@@ -12,8 +12,8 @@ from torch.nn import functional as f
 from fusioncc.config import Options
 from fusioncc.decision import Accepted, Rejected
 from fusioncc.device import get_device
-from fusioncc.errors import EmissionError, FusionError, PlanError
-from fusioncc.passes import end_groups
+from fusioncc.errors import EmissionError, FusionError, KernelBuildError, PlanError
+from fusioncc.passes import build_groups, end_groups
 from fusioncc.passes.epilogue_form import RULES, Behind, static_rows, unwritten_between
 from fusioncc.passes.plan_groups import Setting
 from fusioncc.pipeline import draft, rewrite
@@ -21,6 +21,7 @@ from fusioncc.plan import GroupPlan, Plan
 from fusioncc.runtime.interpreter import mended
 from fusioncc.runtime.numpy_libdevice import interpreted_libdevice
 from fusioncc.schedule import Schedule
+from fusioncc.seam import FusionWarning
 from tests.passes.doors import DOORS, inputs_of
 from tests.shown import shown
 
@@ -344,8 +345,8 @@ def test_where_less_is_saved_than_predictions_are_worth_both_stay(monkeypatch: p
     assert plan_for(epilogues="auto").groups[0].epilogues
     monkeypatch.setattr(end_groups, "LEAST_GAIN", 10.0)
     plan = plan_for(epilogues="auto")
-    assert not plan.groups[0].epilogues
-    assert "less than apart" in next(each.reason for each in plan.rejections if each.rule == "ends_tiles")
+    assert not plan.groups[0].epilogues and not plan.rejections
+    assert "ends with nothing: products and chain are predicted to take" in plan.groups[0].why
 
 
 def test_what_inductor_may_lay_out_anew_is_read_apart() -> None:
@@ -369,6 +370,25 @@ def test_a_group_that_is_not_emitted_ends_with_nothing_and_its_plan_is_applied_a
     assert (group.schedule.kind, group.epilogues, group.before) == ("library", (), group.after)
     assert len(plan.chains) == 1
     assert draft(graph, replace(setting(), given=plan)).plan.groups[0].schedule.kind == "library"
+
+
+def test_what_does_not_build_with_an_end_is_planned_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = DOORS["export"](ENDED_MODEL, (X,))
+    wanted = module(*inputs_of(module.graph))
+    settle = build_groups._settle
+
+    def failing(planned: GroupPlan, setting: Setting) -> Any:
+        return KernelBuildError("it spills") if planned.epilogues else settle(planned, setting)
+
+    monkeypatch.setattr(build_groups, "_settle", failing)
+    with pytest.warns(FusionWarning, match="g0: .*it spills; its chain stays apart"):
+        plan = rewrite(module.graph, setting(on_error="fallback", chains="always"), "call")
+    (group,), (chain,) = plan.groups, plan.chains
+    assert group.schedule.kind != "library" and not group.epilogues and chain.claimed
+    assert [(each.rule, each.reason) for each in plan.rejections] == [("build", "it spills")]
+    module.recompile()
+    with mended(), interpreted_libdevice():
+        close(module(*inputs_of(module.graph)), wanted)
 
 
 @pytest.mark.filterwarnings("ignore::fusioncc.seam.FusionWarning")

@@ -58,7 +58,8 @@ WEIGHTS = (K * N + K * R + R * N + K * 8 + 8 * N) * 2
 
 
 def planned(function: Callable[..., Any], **options: Any) -> Plan:
-    return fusioncc.plan(lora(function, BF16), (t(M, K, dtype=BF16),), device="h200", **options)
+    example = (t(M, K, dtype=BF16),)
+    return fusioncc.plan(lora(function, BF16), example, device="h200", epilogues="never", **options)
 
 
 def between(s: Any, x: torch.Tensor) -> torch.Tensor:
