@@ -12,7 +12,7 @@ from layers import LAYERS
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "results"
 RESULTS = FOLDER / "cost_model.json"
-TIMED = ("lora_linear", "bundles", "llama_lora", "llama_lora_fp32")
+TIMED = ("lora_linear", "bundles", "gate_up", "llama_lora", "llama_lora_fp32")
 CHAINS = FOLDER / "chains.json"
 
 
