@@ -1,5 +1,6 @@
 """Room on a card that may be full of a model already: how many operand sets fit, and an error where none does."""
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -46,6 +47,13 @@ def drawn_sets(draw: Callable[[int], Operands], call: Callable[..., Any], bytes_
         torch.cuda.empty_cache()
     with in_room():
         return _drawn(draw, call, 1)
+
+
+def released() -> Any:
+    """Give back memory that nothing holds any more; a pool for the graphs that come next."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    return torch.cuda.graph_pool_handle()
 
 
 def _drawn(draw: Callable[[int], Operands], call: Callable[..., Any], count: int) -> list[Operands]:
