@@ -1,12 +1,13 @@
 """Times of calls on a CUDA card: graphs of them, replayed in turns over operands that the L2 does not hold."""
 
 import random
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from fusioncc.runtime.samples import summary
 
 cuda: Any = torch.cuda
 
@@ -76,10 +77,3 @@ def repeats(graph: Captured, target_ms: float) -> int:
     """Replays of a graph that take about so long; two pairs of them have warmed it up."""
     graph.ms(2)
     return max(1, int(target_ms / max(graph.ms(2), 1e-3)))
-
-
-def summary(samples: Sequence[float]) -> tuple[float, float]:
-    """Median and spread, half the interquartile range."""
-    ordered = sorted(samples)
-    quarter = len(ordered) // 4
-    return statistics.median(ordered), (ordered[-1 - quarter] - ordered[quarter]) / 2

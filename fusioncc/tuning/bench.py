@@ -45,16 +45,11 @@ class CardBench:
         self._sets = drawn_sets(module.draw, module.eager, sum(operand.bytes for operand in self._library.operands))
 
     def attempt(self, place: int, schedule: Schedule | None) -> tuple[Schedule | None, float]:
-        from fusioncc.runtime.build import build
-        from fusioncc.runtime.library import library
+        from fusioncc.runtime.room import in_room
 
         self.forget(place)
-        if schedule is None:
-            with library(self._eager, self._job.rest, self._group.fp32_precision) as run:
-                return None, self._timed(place, run)
-        made = built(self._job, schedule, self._device, build)
-        self._require_right(made)
-        return made.schedule, self._timed(place, made.module.launch)
+        with in_room():
+            return (None, self._library_us(place)) if schedule is None else self._schedule_us(place, schedule)
 
     def sample(self, place: int) -> float:
         graph, times = self._graphs[place]
@@ -62,6 +57,19 @@ class CardBench:
 
     def forget(self, place: int) -> None:
         self._graphs.pop(place, None)
+
+    def _library_us(self, place: int) -> float:
+        from fusioncc.runtime.library import library
+
+        with library(self._eager, self._job.rest, self._group.fp32_precision) as run:
+            return self._timed(place, run)
+
+    def _schedule_us(self, place: int, schedule: Schedule) -> tuple[Schedule, float]:
+        from fusioncc.runtime.build import build
+
+        made = built(self._job, schedule, self._device, build)
+        self._require_right(made)
+        return made.schedule, self._timed(place, made.module.launch)
 
     def _require_right(self, made: Built) -> None:
         from fusioncc.runtime.rightness import problem_of

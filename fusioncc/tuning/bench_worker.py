@@ -17,8 +17,8 @@ from fusioncc.tuning.pipes import Parent
 
 
 class Bench(Protocol):
-    """Runs schedules of one job at a time. What fails without harm raises a :class:`FusionError`, or torch's error of
-    memory; after any other error the bench is not asked again."""
+    """Runs schedules of one job at a time. What fails without harm raises an error of ours; after any other error the
+    bench is not asked again."""
 
     def open(self, job: Job, device: Device) -> None:
         """Draw the operands of a job; whatever was there of another one goes."""
@@ -48,11 +48,8 @@ def main(factory: str, *arguments: str) -> None:
 def answered(bench: Bench, request: ToBench) -> FromBench:
     """What the bench says to a request, or why it cannot. A ``RuntimeError`` may be one of CUDA's, and most of those
     leave no context that could be used again."""
-    from fusioncc.runtime.room import in_room
-
     try:
-        with in_room():
-            return _done(bench, request)
+        return _done(bench, request)
     except MeasuringError as error:
         return Refused(error.kind, str(error))
     except (EmissionError, KernelBuildError) as error:

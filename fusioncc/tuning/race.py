@@ -12,6 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
 from fusioncc.errors import MeasuringError
+from fusioncc.runtime.samples import summary
 from fusioncc.schedule import Schedule
 from fusioncc.tuning.card_worker import LIBRARY, CardWorker
 from fusioncc.tuning.compile_pool import Outcome
@@ -44,8 +45,6 @@ class Lane:
         return self.us is not None and self.failed is None and not self.dropped
 
     def measured(self) -> Measured | None:
-        from fusioncc.runtime.replay import summary
-
         return Measured(*summary(self.samples)) if self.samples else None
 
     def result(self) -> Result | None:

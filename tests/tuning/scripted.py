@@ -1,15 +1,14 @@
 """A bench without a card, and a compiler without Triton: the kind of a schedule says what becomes of it.
 
 A number is its time in us. ``wrong``, ``build``, ``memory``, ``cuda``, ``hang``, ``exit`` and ``abort`` happen when it
-is tried; behind ``10 then`` they happen when it is sampled. ``compiler`` in front happens where it is compiled.
+is tried; behind ``10 then`` they happen when it is sampled, and behind ``compiler`` where it is compiled. Nothing here
+loads torch, which takes seconds.
 """
 
 import os
 import sys
 import time
 from pathlib import Path
-
-import torch
 
 from fusioncc.autotune.layer_times import Layer
 from fusioncc.device import Device, get_device
@@ -37,7 +36,7 @@ def happens(event: str) -> None:
         case "build":
             raise KernelBuildError("kernel inline_0 spills 1000 registers", spilled=True)
         case "memory":
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nMore of it.")
+            raise MeasuringError("memory", "CUDA out of memory. Tried to allocate 2 GiB.")
         case "cuda":
             raise RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might ...")
         case "hang":
