@@ -1,5 +1,6 @@
 """The meter's processes with a scripted bench in the place of the card: what fails costs only itself."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -180,33 +181,36 @@ def test_a_worker_killed_between_races_is_nobody_s_fault(meter: Make, notes: Pat
     assert race(one, "11.0").results == (timed(11.0),)
 
 
+MARK = "FUSIONCC_TEST_OF_METER"
 PARENT = """
 import sys, time
 from fusioncc.schedule import Schedule
+from fusioncc.tuning.card_worker import Limits
 from fusioncc.tuning.meter import CardMeter
 from tests.tuning.scripted import BENCH, COMPILER, DEVICE, job
 
-meter = CardMeter(DEVICE, compilers=1, bench=(BENCH, sys.argv[1]), compiler=COMPILER)
+limits = Limits(attempt=1000.0)
+meter = CardMeter(DEVICE, limits=limits, compilers=2, bench=(BENCH, sys.argv[1]), compiler=COMPILER)
 meter.prepare(job(), (Schedule("compiler hang"),))
 if sys.argv[2] == "leaves":
-    meter.race(job(), (Schedule("10"),), 3.0)
+    meter.race(job(), (Schedule("10"),), 60.0)
+    time.sleep(1.0)
 else:
-    meter.race(job(), (), 3.0)
-    meter._worker._limits = type(meter._worker._limits)(attempt=1000.0)
-    meter._worker.attempt(0, Schedule("hang"))
+    meter.race(job(), (Schedule("hang"),), 60.0)
 """
 
 
 @pytest.mark.parametrize("end", ["leaves", "is interrupted", "is killed"])
-def test_workers_end_with_their_parent(end: str, notes: Path) -> None:
+def test_processes_end_with_their_parent(end: str, notes: Path) -> None:
     """However it ends, and whatever they are doing."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), MARK: str(notes)}
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(notes), end], env=environment, stderr=-1)
+    until(lambda: notes.exists() and ("sample 10" if end == "leaves" else "try hang") in lines(notes))
+    assert len(marked(notes)) == 4, "the parent, a worker, a compiler that hangs and one that does not"
     if end != "leaves":
-        until(lambda: notes.exists() and "try hang" in lines(notes))
         parent.send_signal(signal.SIGINT if end == "is interrupted" else signal.SIGKILL)
     parent.communicate(timeout=60)
-    until(lambda: not of_session(workers(notes)))
+    until(lambda: not marked(notes))
 
 
 def until(done: Callable[[], bool]) -> None:
@@ -217,15 +221,11 @@ def until(done: Callable[[], bool]) -> None:
     raise AssertionError("a minute went by")
 
 
-def of_session(known: list[int]) -> list[str]:
-    """Command lines of processes that are left of a meter: its bench workers, and whatever waits for the same notes."""
+def marked(notes: Path) -> list[int]:
+    """Processes that have the mark of a test in their environment, as those have that they start."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (folder / "cmdline").read_bytes().decode().replace("\0", " ")
-            running = "Z" not in (folder / "stat").read_text().rsplit(")", 1)[1].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if running and int(folder.name) in known:
-            found.append(command)
+        with contextlib.suppress(OSError):  # gone, or not ours
+            if f"{MARK}={notes}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
     return found
