@@ -38,6 +38,15 @@ class Captured:
         return float(start.elapsed_time(end)) / times
 
 
+class SharedPool:
+    """Memory that graphs share of which nothing is read after their replay. The allocator gives up a pool that no graph
+    has any more, and takes its handle no second time: a graph of our own keeps it."""
+
+    def __init__(self) -> None:
+        self.handle: Any = cuda.graph_pool_handle()
+        self._own = captured([lambda: torch.zeros(1, device="cuda")], self.handle)
+
+
 def captured(calls: Sequence[Callable[[], Any]], pool: Any = None) -> Captured:
     """The calls in one graph; each has run once before. Graphs may share a ``pool`` of memory where nothing that they
     compute is read after their replay."""

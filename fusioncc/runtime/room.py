@@ -49,11 +49,10 @@ def drawn_sets(draw: Callable[[int], Operands], call: Callable[..., Any], bytes_
         return _drawn(draw, call, 1)
 
 
-def released() -> Any:
-    """Give back memory that nothing holds any more; a pool for the graphs that come next."""
+def release() -> None:
+    """Give back memory that nothing holds any more."""
     gc.collect()
     torch.cuda.empty_cache()
-    return torch.cuda.graph_pool_handle()
 
 
 def _drawn(draw: Callable[[int], Operands], call: Callable[..., Any], count: int) -> list[Operands]:

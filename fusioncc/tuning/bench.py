@@ -33,16 +33,19 @@ class CardBench:
 
     def open(self, job: Job, device: Device) -> None:
         from fusioncc.runtime.load import load
-        from fusioncc.runtime.room import drawn_sets, released
+        from fusioncc.runtime.replay import SharedPool
+        from fusioncc.runtime.room import drawn_sets, release
 
         self._graphs.clear()
         self._sets.clear()
-        self._pool = released()
+        self._pool: Any = None
+        release()
         self._job, self._device, self._group = job, device, named(job.group)
         self._library = reference(self._group, name="tuned_library", tier=job.tier)
         module = load(self._library.name, self._library.source)
         self._eager = module.eager
         self._sets = drawn_sets(module.draw, module.eager, sum(operand.bytes for operand in self._library.operands))
+        self._pool = SharedPool()
 
     def attempt(self, place: int, schedule: Schedule | None) -> tuple[Schedule | None, float]:
         from fusioncc.runtime.room import in_room
@@ -84,7 +87,7 @@ class CardBench:
     def _timed(self, place: int, run: Callable[..., Any]) -> float:
         from fusioncc.runtime.replay import captured, repeats
 
-        graph = captured([partial(run, *operands) for operands in self._sets], self._pool)
+        graph = captured([partial(run, *operands) for operands in self._sets], self._pool.handle)
         self._graphs[place] = graph, repeats(graph, SAMPLE_MS)
         return self.sample(place)
 

@@ -10,7 +10,8 @@ from fusioncc.tuning.child import Child
 from fusioncc.tuning.measuring import Job
 from fusioncc.tuning.messages import Broken, Forget, FromBench, Open, Runs, Sample, Sampled, ToBench, Try
 
-MEMORY = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+EXPANDABLE = {ALLOCATOR[0]: "expandable_segments:True"}
 """Where a model holds most of the card, what is left is not to be lost between segments."""
 LIBRARY = -1
 """The place of the vendor's kernels."""
@@ -39,7 +40,8 @@ class CardWorker:
 
     def __init__(self, device: Device, bench: tuple[str, ...], environment: Mapping[str, str], limits: Limits) -> None:
         self._device, self._bench, self._limits = device, bench, limits
-        self._environment = {**MEMORY, **environment, **ONE_PROCESS}
+        given = any(name in environment for name in ALLOCATOR)
+        self._environment = {**environment, **({} if given else EXPANDABLE), **ONE_PROCESS}
         self._child: Child[FromBench] | None = None
         self._greeted = False
         self._job: Job | None = None

@@ -88,7 +88,7 @@ def test_a_wrong_an_endless_and_a_wild_kernel_cost_only_themselves(meter: Make) 
 
 
 def test_a_card_that_is_full_of_a_model(meter: Make) -> None:
-    """Weights of 1.9 GiB in fp64 do not fit twice, and a rotation of the operands not at all."""
+    """8 GiB are left for operand sets of 0.5 GiB, the weights in fp64 (1.9 GiB) and the worker itself."""
     value = group(64, 8192, Main(28672, (Lora(16),)))
     free, _ = torch.cuda.mem_get_info()
     model = torch.empty(max(0, free - (8 << 30)), dtype=torch.int8, device="cuda")

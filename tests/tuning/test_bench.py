@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -44,6 +45,7 @@ class Plain:
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> CardBench:
     def captured(calls: Sequence[Callable[[], Any]], pool: Any) -> Plain:
+        assert pool == "pool"
         return Plain(tuple(calls))
 
     def drawn_sets(draw: Any, call: Any, bytes_of_one: int) -> list[Any]:
@@ -53,7 +55,8 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> CardBench:
         return sets
 
     monkeypatch.setattr(card, "take", lambda index, uuid: None)
-    monkeypatch.setattr(room, "released", lambda: "pool")
+    monkeypatch.setattr(room, "release", lambda: None)
+    monkeypatch.setattr(replay, "SharedPool", lambda: SimpleNamespace(handle="pool"))
     monkeypatch.setattr(room, "drawn_sets", drawn_sets)
     monkeypatch.setattr(replay, "captured", captured)
     monkeypatch.setattr(build, "build", lambda *launches: ())

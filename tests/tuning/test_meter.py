@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -179,6 +180,25 @@ def test_a_worker_killed_between_races_is_nobody_s_fault(meter: Make, notes: Pat
     os.kill(worker, signal.SIGKILL)
     time.sleep(0.2)
     assert race(one, "11.0").results == (timed(11.0),)
+
+
+def test_an_interrupted_race_leaves_no_answer_behind(meter: Make) -> None:
+    one = meter(limits=Limits())
+    race(one, "10.0")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGUSR1))
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            race(one, "hang")
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert race(one, "11.0", "12.0").results == (timed(11.0), timed(12.0))
 
 
 MARK = "FUSIONCC_TEST_OF_METER"
