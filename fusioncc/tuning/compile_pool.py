@@ -54,11 +54,10 @@ class CompilePool:
         with self._changed:
             new = [each for each in dict.fromkeys(wanted) if each not in self._outcomes]
             self._outcomes |= {each: Future() for each in new}
+            self._waiting += new
             if first:
-                new += [each for each in wanted if each in self._waiting]
-                self._waiting = [*dict.fromkeys(new), *(each for each in self._waiting if each not in new)]
-            else:
-                self._waiting += new
+                now = set(wanted)
+                self._waiting.sort(key=lambda each: each not in now)
             while not self._closed and len(self._children) < min(self._most, len(self._waiting) + self._busy()):
                 self._children.append(None)
                 self._idle += 1

@@ -3,6 +3,7 @@
 It sees no card and takes no memory of one. What it compiles, the process that measures finds in Triton's cache.
 """
 
+import os
 from functools import partial
 
 from fusioncc.errors import FusionError
@@ -15,6 +16,7 @@ def main() -> None:
     parent: Parent[Build] = Parent(Build)
     from fusioncc.runtime.ahead import build_ahead, compile_for
 
+    os.nice(10)  # the process that measures meanwhile comes first
     parent.answer(Done())
     for request in parent.requests():
         compile_for(request.device)

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ from fusioncc.tuning.compile_pool import CompilePool
 from fusioncc.tuning.measuring import Failed, Job
 from fusioncc.tuning.meter import COMPILER
 from tests.codegen.cases import Lora, Main, early, group, inline, split, two_pool
+from tests.tuning import scripted
 
 H200 = get_device("h200")
 GROUP = group(2048, 512, Main(4096, (Lora(16),)))
@@ -37,6 +39,25 @@ def pool(cache: Path) -> Iterator[CompilePool]:
     made = CompilePool(COMPILER, H200, environment(), workers=1)
     yield made
     made.close()
+
+
+def test_what_is_raced_now_is_compiled_first() -> None:
+    pool = CompilePool(scripted.COMPILER, H200, environment(), workers=1, limit_s=1.0)
+    done: list[str] = []
+
+    def ask(*kinds: str, first: bool) -> list[Future[Schedule | Failed]]:
+        outcomes = pool.compiled(JOB, [Schedule(kind) for kind in kinds], first=first)
+        for kind, outcome in zip(kinds, outcomes, strict=True):
+            outcome.add_done_callback(lambda _, kind=kind: done.append(kind))  # type: ignore[misc]
+        return outcomes
+
+    later = ask("compiler hang", "1", "2", "3", first=False)
+    now = ask("4", "2", "compiler hang", first=True)
+    late = "its compiler did not come back: no answer within 1.0 s"
+    assert [each.result(60) for each in later] == [Failed("build", late), *map(Schedule, "123")]
+    assert [each.result(60) for each in now] == [*map(Schedule, "42"), Failed("build", late)]
+    pool.close()
+    assert list(dict.fromkeys(done)) == ["compiler hang", "2", "4", "1", "3"]
 
 
 def compiled(pool: CompilePool, *schedules: Schedule) -> list[Schedule | Failed]:
