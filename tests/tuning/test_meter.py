@@ -156,6 +156,15 @@ def test_the_time_is_kept(meter: Make) -> None:
     assert found == Race(Measured(LIBRARY_US, 0.0), (timed(11.0), None, None))
 
 
+def test_when_time_is_up_only_the_library_is_tried_again(meter: Make) -> None:
+    one = meter()
+    race(one)
+    for compiled in one._pool.compiled(job(), (Schedule("10.0"), Schedule("hang")), first=True):
+        compiled.result(LONG)
+    found = race(one, "10.0", "hang", "12.0", seconds=1.5)
+    assert found == Race(Measured(LIBRARY_US, 0.0), (None, DEADLY["hang"], None))
+
+
 def test_in_no_time_there_is_the_library(meter: Make) -> None:
     assert race(meter(), "10.0", "11.0", seconds=0.0) == Race(Measured(LIBRARY_US, 0.0), (None, None))
 
