@@ -4,11 +4,14 @@ Costs add over launches, so each launch takes its best pool by itself.
 Everything is cached by the group's signature: identical layers are planned once.
 """
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fusioncc.autotune.kinds import KINDS
 from fusioncc.autotune.space import Choice, Space, spaces
+from fusioncc.autotune.two_pool import undivided
 from fusioncc.cost_models.cost import Cost
 from fusioncc.cost_models.estimate import estimate, launch_cost
 from fusioncc.cost_models.launches import launches
@@ -40,7 +43,8 @@ def rank(
 
 
 def ranked_pools(group: Group, device: Device, schedule: Schedule, tier: str = "fp32") -> tuple[tuple[Pools, ...], ...]:
-    """For each launch of a schedule that was chosen here what its pools may be, best first.
+    """For each launch of a schedule that was chosen here what its pools may be, best first. Of ``two_pool`` another
+    division of the same tiles stands in their place.
 
     Raises:
         ValueError: the schedule was not chosen here.
@@ -48,12 +52,34 @@ def ranked_pools(group: Group, device: Device, schedule: Schedule, tier: str = "
     launched = schedule.by_launch()
     if not launched:
         return ()
-    signature = group.signature()
-    for way in range(len(KINDS[schedule.kind].ways(signature, device))):
-        ranked = _ranked_pools(signature, device, schedule.kind, way, tier)
-        if len(ranked) == len(launched) and all(pools in each for pools, each in zip(launched, ranked, strict=True)):
-            return ranked
+    place = _divided_so if KINDS[schedule.kind].settled else _as_ranked
+    for ranked in rankings(group, device, schedule.kind, tier):
+        placed = tuple(place(pools, each) for pools, each in zip(launched, ranked, strict=False))
+        if len(ranked) == len(launched) and all(placed):
+            return placed
     raise ValueError(f"schedule {schedule.kind!r} with such pools is none of those chosen here")
+
+
+def rankings(group: Group, device: Device, kind: str, tier: str = "fp32") -> tuple[tuple[tuple[Pools, ...], ...], ...]:
+    """For each way to run a kind that can be estimated, and for each of its launches, what its pools may be, best
+    first."""
+    signature = group.signature()
+    if KINDS[kind].illegal(signature):
+        return ()
+    ways = range(len(KINDS[kind].ways(signature, device)))
+    return tuple(ranked for way in ways if (ranked := _ranked_pools(signature, device, kind, way, tier)))
+
+
+def pruned(group: Group, device: Device, kinds: tuple[str, ...], tier: str = "fp32") -> Mapping[str, int]:
+    """How many combinations of knobs were pruned for which reason, over all launches of these kinds, commonest
+    first."""
+    signature, counts = group.signature(), Counter[str]()
+    for kind in kinds:
+        ways = () if KINDS[kind].illegal(signature) else KINDS[kind].ways(signature, device)
+        for way in range(len(ways)):
+            for space in _spaces(signature, device, kind, way, tier):
+                counts.update(space.pruned)
+    return dict(counts.most_common())
 
 
 def next_best(
@@ -74,6 +100,18 @@ def next_best(
         return None
     launched[launch] = following
     return replace(schedule, pools=tuple(pool for pools in launched for pool in pools))
+
+
+def _as_ranked(pools: Pools, ranked: tuple[Pools, ...]) -> tuple[Pools, ...]:
+    """The ranking, where it holds the pools; else nothing."""
+    return ranked if pools in ranked else ()
+
+
+def _divided_so(pools: Pools, ranked: tuple[Pools, ...]) -> tuple[Pools, ...]:
+    """The ranking with the pools in the place of the same tiles, however divided; nothing where it has none."""
+    tiles = [undivided(each) for each in ranked]
+    at = tiles.index(undivided(pools)) if undivided(pools) in tiles else None
+    return () if at is None else (*ranked[:at], pools, *ranked[at + 1 :])
 
 
 def _held(pools: Pools) -> float:
