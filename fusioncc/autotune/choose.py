@@ -77,8 +77,7 @@ def pruned(group: Group, device: Device, kinds: tuple[str, ...], tier: str = "fp
     for kind in kinds:
         ways = () if KINDS[kind].illegal(signature) else KINDS[kind].ways(signature, device)
         for way in range(len(ways)):
-            for space in _spaces(signature, device, kind, way, tier):
-                counts.update(space.pruned)
+            counts.update(_ranking(signature, device, kind, way, tier).pruned)
     return dict(counts.most_common())
 
 
@@ -133,10 +132,31 @@ def _best(group: Group, device: Device, kind: str, tier: str) -> tuple[Schedule,
     return min(timed, key=lambda each: each[1].us, default=None)
 
 
-@lru_cache(maxsize=1024)
+@dataclass(frozen=True)
+class _Ranking:
+    """What each launch may be, best first, and how many of its forms were pruned for which reason."""
+
+    launches: tuple[tuple[Pools, ...], ...]
+    pruned: Mapping[str, int]
+
+
 def _ranked_pools(group: Group, device: Device, kind: str, way: int, tier: str) -> tuple[tuple[Pools, ...], ...]:
     """Empty where a launch has no legal pool, or none that can be estimated."""
+    return _ranking(group, device, kind, way, tier).launches
+
+
+@lru_cache(maxsize=1024)
+def _ranking(group: Group, device: Device, kind: str, way: int, tier: str) -> _Ranking:
     found = _spaces(group, device, kind, way, tier)
+    reasons = Counter[str]()
+    for space in found:
+        reasons.update(space.pruned)
+    return _Ranking(_launches(group, device, kind, found, tier), dict(reasons))
+
+
+def _launches(
+    group: Group, device: Device, kind: str, found: tuple[Space, ...], tier: str
+) -> tuple[tuple[Pools, ...], ...]:
     if not all(space.legal for space in found):
         return ()
     warm = _warm(group, device, kind, found, tier)

@@ -49,6 +49,15 @@ def require_selectable(schedule: Schedule, key: Key, device: Device) -> None:
         _require_form(schedule, key)
 
 
+def is_selectable(schedule: Schedule, key: Key, device: Device) -> bool:
+    """Whether :func:`require_selectable` has nothing against it."""
+    try:
+        require_selectable(schedule, key, device)
+    except TuningError:
+        return False
+    return True
+
+
 def _require_memory(schedule: Schedule, key: Key) -> None:
     limit = key.wishes.max_peak_increase
     if limit is None or schedule.kind == "library":
