@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fusioncc.api import Planned
 
 SWITCH = {"true": True, "false": False}
-READ: dict[Any, Any] = {float: float, int | None: int, bool: SWITCH.__getitem__}
+READ: dict[Any, Any] = {float: float, float | None: float, int | None: int, bool: SWITCH.__getitem__}
 """How a value on the command line is read, by the type of its option; as it stands where none is listed."""
 UsageError: Any = typer.BadParameter.__base__
 """What the parser raises for a wrong command line; typer names only the subclass, and newer ones do not use click."""
