@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from fusioncc.schedule import Schedule
 from fusioncc.tuning.entry import Entry, Measured
@@ -39,8 +38,8 @@ class Outcome:
         return {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
 
 
-class Observer(Protocol):
-    """Is told how tuning goes on."""
+class Observer:
+    """Is told how tuning goes on; overrides what it wants to know."""
 
     def begin(self, keys: Sequence[Key], seconds: float) -> None:
         """These groups will be searched, in that order and in so much time."""

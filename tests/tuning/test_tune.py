@@ -20,7 +20,7 @@ from fusioncc.tuning.efforts import EFFORTS
 from fusioncc.tuning.entry import Entry
 from fusioncc.tuning.key import Key
 from fusioncc.tuning.measuring import Job, Meter, Race
-from fusioncc.tuning.outcome import Outcome, Raced
+from fusioncc.tuning.outcome import Observer, Outcome, Raced
 from fusioncc.tuning.ranks import Offer, dealt
 from fusioncc.tuning.tune import Means, Tuner
 from tests.cost_models.groups import bundle, lora
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 SMALL, MIDDLE, LARGE = key(lora(64, 1024, 1024, 16)), key(lora(64, 2048, 4096, 16)), key(lora(64, 4096, 14336, 16))
 
 
-class Watcher:
+class Watcher(Observer):
     """Notes what it is told."""
 
     def __init__(self) -> None:
