@@ -4,6 +4,8 @@ All derive from :class:`FusionError`, so that one ``except`` clause (and the one
 decision of ours from a bug.
 """
 
+from typing import Literal
+
 
 class FusionError(Exception):
     """Base of all errors raised by fusioncc; the message is one line a user understands."""
@@ -48,6 +50,15 @@ class TuningError(FusionError):
     def __init__(self, rule: str, reason: str) -> None:
         super().__init__(reason)
         self.rule = rule
+
+
+class MeasuringError(FusionError):
+    """A schedule, or what runs without one, has no time; ``kind`` is that of
+    :class:`~fusioncc.tuning.measuring.Failed`."""
+
+    def __init__(self, kind: Literal["build", "wrong", "hang", "crash", "memory"], reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
 
 
 class MissingExtraError(FusionError):

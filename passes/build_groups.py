@@ -9,16 +9,17 @@ from functools import partial
 from types import ModuleType
 
 from fusioncc.autotune import next_best
+from fusioncc.autotune.fit_workers import fit_workers, resident_a_multiprocessor, workers_of
 from fusioncc.codegen.launch import EmittedModule
 from fusioncc.cost_models import footprint
 from fusioncc.decision import Rejected, accepted_with
 from fusioncc.errors import FusionError, KernelBuildError
 from fusioncc.passes.cap_streams import Caps, with_caps
 from fusioncc.passes.emit_groups import module_of
-from fusioncc.passes.fit_workers import fit_workers, resident_a_multiprocessor, workers_of
 from fusioncc.passes.plan_groups import Setting, as_library, as_run
 from fusioncc.plan import GroupPlan
-from fusioncc.runtime.build import Compiled, build
+from fusioncc.runtime.build import build
+from fusioncc.runtime.compiled import Compiled
 from fusioncc.runtime.load import load
 from fusioncc.schedule import Schedule
 from fusioncc.seam import one_line, translated, warn

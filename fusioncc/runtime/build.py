@@ -5,27 +5,21 @@ it never reaches Inductor or a user's call.
 """
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from fusioncc.codegen.launch import EmittedModule, KernelLaunch
+from fusioncc.codegen.launch import EmittedModule
 from fusioncc.errors import KernelBuildError
 from fusioncc.graph import TORCH_DTYPES
+from fusioncc.runtime.compiled import Compiled
 
-MAX_SPILLED_BYTES = 64
-"""A few spilled registers cost less than the smaller tile that avoids them; more is a wrong choice of tile."""
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """What one program of a compiled kernel takes: warps, 32-bit registers of a thread, bytes of shared memory."""
-
-    num_warps: int
-    registers: int
-    shared_bytes: int
+MAX_SPILLED = 64
+"""Registers of a thread. A few that are spilled cost less than the smaller tile that avoids them; more is a wrong
+choice of tile."""
 
 
 @functools.cache
@@ -43,16 +37,19 @@ def build(emitted: EmittedModule, module: ModuleType, m: int) -> tuple[Compiled,
         KernelBuildError: with the kernel's name and the compiler's last line.
     """
     return tuple(
-        _build_launch(emitted, getattr(module, launch.kernel), launch, position, m)
-        for position, launch in enumerate(emitted.launches)
+        _loaded(emitted, position, compiled(emitted, module, position, m)) for position in range(len(emitted.launches))
     )
 
 
-def _build_launch(emitted: EmittedModule, function: Any, launch: KernelLaunch, position: int, m: int) -> Compiled:
-    from triton.compiler.errors import CompilationError
-    from triton.runtime.errors import OutOfResources, PTXASError
+def compiled(emitted: EmittedModule, module: ModuleType, position: int, m: int) -> Any:
+    """Triton's kernel of one launch for ``m`` rows, out of its cache if it was compiled before; not yet on the card.
+
+    Raises:
+        KernelBuildError: as :func:`build`.
+    """
     from triton.runtime.jit import MockTensor
 
+    launch = emitted.launches[position]
     dtypes = {buffer.name: buffer.dtype for buffer in emitted.buffers}
     arguments: dict[str, Any] = {}
     for arg in launch.args:
@@ -65,20 +62,39 @@ def _build_launch(emitted: EmittedModule, function: Any, launch: KernelLaunch, p
             arguments[arg.name] = MockTensor(torch.int64)
         else:
             arguments[arg.name] = m if arg.kind == "rows" else arg.value
-    try:
-        options: dict[str, Any] = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
-        options |= {"launch_pdl": True} if launch.dependent else {}
-        kernel = function.warmup(**arguments, grid=(1,), **options)
+    options: dict[str, Any] = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
+    options |= {"launch_pdl": True} if launch.dependent else {}
+    with _refused(emitted, position):
+        return getattr(module, launch.kernel).warmup(**arguments, grid=(1,), **options)
+
+
+def require_few_spills(emitted: EmittedModule, position: int, spilled: int) -> None:
+    """A thread of the launch spills at most ``MAX_SPILLED`` registers.
+
+    Raises:
+        KernelBuildError: it spills more.
+    """
+    if spilled > MAX_SPILLED:
+        kernel = emitted.launches[position].kernel
+        raise KernelBuildError(f"kernel {kernel} of {emitted.name} spills {spilled} registers", position, spilled=True)
+
+
+def _loaded(emitted: EmittedModule, position: int, kernel: Any) -> Compiled:
+    with _refused(emitted, position):
         kernel._init_handles()
+    require_few_spills(emitted, position, kernel.n_spills)
+    return Compiled(emitted.launches[position].num_warps, kernel.n_regs, kernel.metadata.shared)
+
+
+@contextmanager
+def _refused(emitted: EmittedModule, position: int) -> Iterator[None]:
+    """What Triton raises inside, for a kernel that does not build, becomes an error of ours."""
+    from triton.compiler.errors import CompilationError
+    from triton.runtime.errors import OutOfResources, PTXASError
+
+    try:
+        yield
     except (CompilationError, PTXASError, OutOfResources, RuntimeError, ValueError, AssertionError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
-        raise KernelBuildError(
-            f"kernel {launch.kernel} of {emitted.name} does not build: {reason}", position
-        ) from error
-    if kernel.n_spills > MAX_SPILLED_BYTES:
-        raise KernelBuildError(
-            f"kernel {launch.kernel} of {emitted.name} spills {kernel.n_spills} bytes of registers",
-            position,
-            spilled=True,
-        )
-    return Compiled(launch.num_warps, kernel.n_regs, kernel.metadata.shared)
+        kernel = emitted.launches[position].kernel
+        raise KernelBuildError(f"kernel {kernel} of {emitted.name} does not build: {reason}", position) from error

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fusioncc.autotune import best
+from fusioncc.autotune.fit_workers import fit_workers, workers_of
 from fusioncc.codegen import EmittedModule, emit
 from fusioncc.config import Options
 from fusioncc.cost_models.resources import resident
@@ -17,10 +18,10 @@ from fusioncc.errors import KernelBuildError
 from fusioncc.passes import build_groups as building
 from fusioncc.passes.build_groups import build_groups
 from fusioncc.passes.emit_groups import emit_groups
-from fusioncc.passes.fit_workers import fit_workers, workers_of
 from fusioncc.passes.plan_groups import Setting, plan_groups
 from fusioncc.plan import SCHEMA, GroupPlan, Plan
-from fusioncc.runtime.build import Compiled, build
+from fusioncc.runtime.build import build
+from fusioncc.runtime.compiled import Compiled
 from fusioncc.schedule import Schedule, TileConfig
 from tests.codegen.cases import DOWN, Lora, Main, group, inline, two_pool
 
@@ -66,7 +67,7 @@ def test_programs_of_a_multiprocessor(registers: int, shared: int, warps: int, d
 def test_a_build_says_what_its_kernels_take() -> None:
     emitted = emit(LONG, two_pool(LONG, SMALL, DOWN, 132, 16, 2), name="k", tier="fp32", why="a test")
     assert build(emitted, Module(emitted, kernel(96, 4096)), 2048) == (Compiled(4, 96, 4096),)
-    with pytest.raises(KernelBuildError, match="spills 1000 bytes"):
+    with pytest.raises(KernelBuildError, match="spills 1000 registers"):
         build(emitted, Module(emitted, kernel(spills=1000)), 2048)
 
 

@@ -11,7 +11,7 @@ from fusioncc.autotune.two_pool import divided, is_division, with_workers
 from fusioncc.cost_models.resources import resident
 from fusioncc.device import Device
 from fusioncc.group import Group
-from fusioncc.runtime.build import Compiled
+from fusioncc.runtime.compiled import Compiled
 from fusioncc.schedule import Schedule
 
 
