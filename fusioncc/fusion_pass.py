@@ -18,7 +18,7 @@ from fusioncc.device import Device
 from fusioncc.graph import tensor
 from fusioncc.packing import PACKED
 from fusioncc.passes.plan_groups import Setting
-from fusioncc.passes.tune_groups import Tuning
+from fusioncc.passes.tune_groups import Tuning, card_tuning
 from fusioncc.pipeline import rewrite
 from fusioncc.plan import SCHEMA, Plan
 from fusioncc.runtime.executor import profile, runnable
@@ -41,7 +41,7 @@ class FusionPass(CustomGraphPass):
         merged: holds what ``schedule="merged"`` merges; None: one of its own. Keep it, or keep the pass: a graph whose
             merged weights are gone runs unmerged.
         packed: holds what ``pack_weights=True`` packs, likewise.
-        tuning: who measures schedules where ``autotune`` asks for it, and who is told.
+        tuning: who measures schedules where ``autotune`` asks for it, and who is told; None: the card of the graph.
 
     The graph's nodes carry ``meta["val"]``, as after AOTAutograd. Fits Inductor's ``post_grad_custom_pre_pass``.
     ``plans`` holds one plan for each graph seen.
@@ -88,7 +88,8 @@ class FusionPass(CustomGraphPass):
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             held_by = {"merged": self.merged.key, **dict.fromkeys(PACKED, self.packed.key)}
             card = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-            setting = Setting(self.options, chosen, decision, self.given, card, self.tuning)
+            tuning = self.tuning or (card_tuning() if accepted_with(decision, "cuda") else None)
+            setting = Setting(self.options, chosen, decision, self.given, card, tuning)
             return rewrite(graph, setting, form, held_by)
 
     def uuid(self) -> Any:

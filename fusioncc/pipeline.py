@@ -30,7 +30,7 @@ from fusioncc.passes.merge_rules import check_merge
 from fusioncc.passes.pack_rules import check_packs
 from fusioncc.passes.plan_chains import plan_chains
 from fusioncc.passes.plan_groups import Setting, is_made_for, plan_groups
-from fusioncc.passes.tune_groups import tune_groups, tunes
+from fusioncc.passes.tune_groups import tune_groups, tunes, why_untuned
 from fusioncc.passes.weight_rules import Weights
 from fusioncc.plan import SCHEMA, GroupPlan, Plan
 
@@ -183,5 +183,7 @@ def _notes(groups: tuple[GroupPlan, ...], setting: Setting) -> tuple[str, ...]:
     notes = []
     if isinstance(setting.runnable, Rejected):
         notes.append(f"{setting.runnable.reason}; {setting.runnable.hint}".rstrip("; "))
+    untuned = why_untuned(setting) if setting.options.autotune != "none" else ""
+    notes += [f"autotune: nothing is measured: {untuned}"] if untuned else []
     notes += [f"{each.name}: {_held(each.schedule.kind, each.group)}" for each in groups if holds_weights(each)]
     return tuple(notes)

@@ -9,7 +9,7 @@ from fusioncc.errors import FusionError
 from fusioncc.passes.plan_groups import Setting, as_run
 from fusioncc.passes.tuned_choice import key_for
 from fusioncc.plan import GroupPlan
-from fusioncc.runtime.torch_ranks import torch_ranks
+from fusioncc.runtime.torch_ranks import is_first_rank, torch_ranks
 from fusioncc.seam import one_line, translated, warn
 from fusioncc.tuning.efforts import EFFORTS
 from fusioncc.tuning.key import Card, Key
@@ -29,11 +29,32 @@ class Tuning:
     observers: tuple[Observer, ...] = ()
 
 
+def card_tuning(*observers: Observer) -> Tuning:
+    """Tuning on the current card, shown on a terminal."""
+    from rich.console import Console
+
+    from fusioncc.tuning.meter import CardMeter
+    from fusioncc.tuning.progress import observer_for
+
+    return Tuning(CardMeter, (observer_for(Console(stderr=True), is_first_rank()), *observers))
+
+
 def tunes(setting: Setting) -> bool:
     """Whether groups are to be measured, and can be."""
-    options, able = setting.options, not isinstance(setting.runnable, Rejected)
-    wanted = options.autotune != "none" and not options.deterministic and setting.given is None
-    return wanted and able and setting.tuning is not None and setting.measured is not None
+    return setting.options.autotune != "none" and not why_untuned(setting)
+
+
+def why_untuned(setting: Setting) -> str:
+    """Why nothing is measured, whatever the effort; empty where something could be."""
+    if setting.given is not None:
+        return "a plan was given, which holds the schedules"
+    if setting.options.deterministic:
+        return "deterministic=True leaves the choice to the cost models"
+    if setting.measured is None:
+        return "the ranks have parted"
+    if isinstance(setting.runnable, Rejected):
+        return setting.runnable.reason
+    return "" if setting.tuning is not None else "there is no card to measure on"
 
 
 def tune_groups(groups: tuple[GroupPlan, ...], setting: Setting) -> tuple[Setting, bool]:

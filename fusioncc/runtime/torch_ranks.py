@@ -53,3 +53,8 @@ def torch_ranks(wait_s: float) -> TorchRanks | None:
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return None
     return _of(dist.group.WORLD, wait_s)
+
+
+def is_first_rank() -> bool:
+    """Whether this process speaks for its job: the first rank, or the only process."""
+    return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0

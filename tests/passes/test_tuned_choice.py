@@ -185,8 +185,21 @@ def test_autotune_measures_what_the_database_lacks_once() -> None:
 )
 def test_nothing_is_measured_where_nobody_asks(why: str, options: dict[str, Any]) -> None:
     meters: list[FakeMeter] = []
-    with_meter, without = setting(tuning=tuning(meters), **options), setting(**options)
+    with_meter, without = setting(tuning=tuning(meters), **options), setting(**{**options, "autotune": "none"})
     assert planned(with_meter) == planned(without) and meters == [], why
+
+
+@pytest.mark.parametrize(
+    ("of", "reason"),
+    [
+        (setting(autotune="quick"), "there is no card to measure on"),
+        (setting(autotune="quick", deterministic=True), "leaves the choice to the cost models"),
+        (replace(setting(autotune="full"), runnable=Rejected("runnable", "cpu", "no kernels here")), "no kernels here"),
+    ],
+)
+def test_a_plan_says_why_nothing_was_measured(of: Setting, reason: str) -> None:
+    (note,) = [each for each in draft(graph(), of).plan.notes if each.startswith("autotune")]
+    assert note.startswith("autotune: nothing is measured: ") and reason in note
 
 
 def test_the_end_of_tiles_is_part_of_what_is_measured() -> None:
