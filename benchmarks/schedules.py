@@ -25,8 +25,8 @@ from fusioncc.codegen.emission import KINDS
 from fusioncc.cost_models import estimate
 from fusioncc.device import get_device
 from fusioncc.group import Group
+from fusioncc.in_words import describe_pools
 from fusioncc.packing import PACKED
-from fusioncc.report import describe_pools
 from fusioncc.schedule import SCHEDULES, Schedule
 
 EMITTED = tuple(kind for kind in SCHEDULES if kind in KINDS and kind not in PACKED)

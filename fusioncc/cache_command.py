@@ -15,7 +15,6 @@ from rich.table import Table
 from fusioncc.errors import TargetError
 
 if TYPE_CHECKING:
-    from fusioncc.group import Group
     from fusioncc.tuning.database import Database, Listing
 
 SHORT = 12
@@ -112,6 +111,7 @@ def _database() -> "Database":
 
 
 def _table(listing: "Listing") -> Table:
+    from fusioncc.in_words import describe_group
     from fusioncc.tuning.key import Versions
 
     table = Table("key", "group", "card", "schedule", "us", "library us", "effort", "date", "versions")
@@ -120,20 +120,12 @@ def _table(listing: "Listing") -> Table:
         times = (f"{time.us:.4g} ± {time.spread_us:.2g}" for time in (entry.time, entry.library))
         cells: tuple[Any, ...] = (
             digest[:SHORT],
-            _words(entry.key.group),
+            describe_group(entry.key.group),
             card.name or card.profile,
             entry.schedule.kind,
         )
         table.add_row(*cells, *times, entry.effort, f"{entry.date:%Y-%m-%d}", "as now" if now else "others")
     return table
-
-
-def _words(group: "Group") -> str:
-    """``64x4096 bf16 → 28672 r8``: M x K of X, its dtype, N of each main product, ranks; ``M`` where it is symbolic."""
-    rows = f"M~{group.m}" if group.m_symbol else group.m
-    ranks = dict.fromkeys(f" r{group.members[branch.down].n}" for branch in group.branches)
-    columns = "+".join(str(group.members[main].n) for main in group.mains)
-    return f"{rows}x{group.k} {group.lhs.dtype} → {columns}{''.join(ranks)}"
 
 
 def _printable(name: str) -> str:

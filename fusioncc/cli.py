@@ -6,7 +6,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import fields
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
@@ -17,19 +16,26 @@ import typer.core
 
 import fusioncc
 from fusioncc.cache_command import cache_app
-from fusioncc.config import Options
 from fusioncc.device import Device, get_device
 from fusioncc.devices_command import calibrate_command, devices_command
-from fusioncc.errors import FusionError, OptionError, TargetError
+from fusioncc.errors import FusionError, TargetError
 from fusioncc.report import render, summary
+from fusioncc.settings import (
+    DebugOption,
+    DeviceOption,
+    NumericsOption,
+    ScheduleOption,
+    SetOption,
+    TargetArgument,
+    TrustOption,
+    settings_of,
+)
 from fusioncc.shapes_command import shapes_command
+from fusioncc.tune_command import tune_command
 
 if TYPE_CHECKING:
     from fusioncc.api import Planned
 
-SWITCH = {"true": True, "false": False}
-READ: dict[Any, Any] = {float: float, int | None: int, bool: SWITCH.__getitem__}
-"""How a value on the command line is read, by the type of its option; as it stands where none is listed."""
 UsageError: Any = typer.BadParameter.__base__
 """What the parser raises for a wrong command line; typer names only the subclass, and newer ones do not use click."""
 
@@ -55,14 +61,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-TargetArgument = Annotated[str, typer.Argument(help="x.pt2, file.py:factory or package.module:factory.")]
-DeviceOption = Annotated[str, typer.Option(help="Card to plan for: 'fusioncc devices' lists them; or my.json.")]
-ScheduleOption = Annotated[str | None, typer.Option(help="Force one kind of schedule on every group.")]
-NumericsOption = Annotated[str | None, typer.Option(help="Ceiling for rounding: eager, fp32 or relaxed.")]
-SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other option.")]
-TrustOption = Annotated[bool, typer.Option("--trust", help="Load a .pt2 archive although it can run code.")]
-DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, and torch's own output.")]
 
 
 @app.command("plan")
@@ -163,33 +161,6 @@ def plan_target(target: str, device: Device, settings: dict[str, Any], trust: bo
         return dump_data(loaded.model, loaded.args, device, loaded.kwargs, **settings)
 
 
-def settings_of(schedule: str | None, numerics: str | None, settings: list[str] | None) -> dict[str, Any]:
-    """The options that a command line sets, checked.
-
-    Raises:
-        OptionError: not of the form NAME=VALUE, an unknown name or value, or one name with two values.
-    """
-    named = {"schedule": schedule, "numerics": numerics}
-    given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
-    kinds = {field.name: field.type for field in fields(Options)}
-    for setting in settings or []:
-        name, equals, value = setting.partition("=")
-        if not equals:
-            raise OptionError(f"--set {setting!r} is not of the form NAME=VALUE")
-        if name in ("device", "inductor"):
-            raise OptionError(f"--set cannot give {name!r}: --device names the device, Inductor is not part of a plan")
-        if kinds.get(name) is bool and value not in SWITCH:
-            raise OptionError(f"{name}={value!r} is not valid; valid values: {', '.join(SWITCH)}")
-        try:
-            wanted = READ[kinds[name]](value) if kinds.get(name) in READ else value
-        except ValueError:
-            raise OptionError(f"{name}={value!r} is not a number") from None
-        if given.setdefault(name, wanted) is not wanted and given[name] != wanted:
-            raise OptionError(f"{name} is given twice, as {given[name]!r} and as {wanted!r}")
-    Options.of(given)
-    return given
-
-
 @contextmanager
 def one_line_errors(debug: bool) -> Iterator[None]:
     """Errors that a user can mend become one line on stderr and exit code 2, unless ``debug`` is set."""
@@ -255,8 +226,8 @@ def report_bug(kind: type[BaseException], error: BaseException, _: TracebackType
     print(f"fusioncc: internal error, {kind.__name__}: {first_line} (--debug shows where)", file=sys.stderr)
 
 
-for name, command in (("devices", devices_command), ("calibrate", calibrate_command), ("shapes", shapes_command)):
-    app.command(name)(one_line(command))
+for command in (devices_command, calibrate_command, shapes_command, tune_command):
+    app.command(command.__name__.removesuffix("_command"))(one_line(command))
 app.add_typer(cache_app(one_line), name="cache")
 
 

@@ -13,6 +13,9 @@ from fusioncc.schedule import SCHEDULES
 CAPS = ("emitted_multiprocessors", "vendor_multiprocessors")
 """Options that hold a side of ``streams`` to some multiprocessors."""
 
+MOST_SECONDS = 7 * 24 * 3600.0
+"""Longest time for tuning a graph."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -50,6 +53,13 @@ class Options:
     the model runs on."""
     pack_weights: bool = False
     """Move parameters behind each other into one buffer, where that makes one product of several."""
+    autotune: Literal["none", "quick", "full"] = "none"
+    """Measure schedules of the groups on the card in use, where the database of tuned schedules has none: a few of each
+    group, those and then their neighbours, or none. What is in the database is taken whatever stands here."""
+    autotune_seconds: float | None = None
+    """Seconds in which all groups of a graph are tuned; None: as many for each as the effort has."""
+    deterministic: bool = False
+    """The cost models alone choose: nothing is measured, and the database is not read."""
     inductor: tuple[tuple[str, Any], ...] = ()
     """Options for Inductor, which compiles the rest (given as a mapping)."""
 
@@ -77,8 +87,14 @@ class Options:
                 raise OptionError(f"{name}={cap!r} is not a number of multiprocessors")
             if cap is not None and self.schedule != "streams":
                 raise OptionError(f"{name} is a cap of schedule='streams', which has to be asked for")
-        if not isinstance(self.trace, bool):
-            raise OptionError(f"trace={self.trace!r} is not valid; valid values: True, False")
+        for name in ("trace", "deterministic"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(f"{name}={getattr(self, name)!r} is not valid; valid values: True, False")
+        seconds = self.autotune_seconds
+        if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float)):
+            raise OptionError(f"autotune_seconds={seconds!r} is not a number of seconds")
+        if seconds is not None and not 0.0 < seconds <= MOST_SECONDS:
+            raise OptionError(f"autotune_seconds={seconds!r} is not in (0, {MOST_SECONDS:g}]")
         if self.device is not None:
             object.__setattr__(self, "device", get_device(self.device))
         if not isinstance(self.inductor, tuple):

@@ -18,12 +18,14 @@ from fusioncc.device import Device
 from fusioncc.graph import tensor
 from fusioncc.packing import PACKED
 from fusioncc.passes.plan_groups import Setting
+from fusioncc.passes.tune_groups import Tuning, card_tuning
 from fusioncc.pipeline import rewrite
 from fusioncc.plan import SCHEMA, Plan
 from fusioncc.runtime.executor import profile, runnable
 from fusioncc.runtime.merged import MergedWeights
 from fusioncc.runtime.packed import PackedWeights
 from fusioncc.seam import attempt
+from fusioncc.tuning.database import database
 
 
 class FusionPass(CustomGraphPass):
@@ -39,6 +41,7 @@ class FusionPass(CustomGraphPass):
         merged: holds what ``schedule="merged"`` merges; None: one of its own. Keep it, or keep the pass: a graph whose
             merged weights are gone runs unmerged.
         packed: holds what ``pack_weights=True`` packs, likewise.
+        tuning: who measures schedules where ``autotune`` asks for it, and who is told; None: the card of the graph.
 
     The graph's nodes carry ``meta["val"]``, as after AOTAutograd. Fits Inductor's ``post_grad_custom_pre_pass``.
     ``plans`` holds one plan for each graph seen.
@@ -53,6 +56,7 @@ class FusionPass(CustomGraphPass):
         record: Callable[[Plan], None] | None = None,
         merged: MergedWeights | None = None,
         packed: PackedWeights | None = None,
+        tuning: Tuning | None = None,
     ) -> None:
         self.options = options or Options()
         self.given = plan
@@ -61,6 +65,7 @@ class FusionPass(CustomGraphPass):
         self.plans: list[Plan] = []
         self.merged = merged or MergedWeights()
         self.packed = packed or PackedWeights()
+        self.tuning = tuning
         self._record = record or (lambda plan: None)
 
     def __call__(self, graph: fx.Graph) -> None:
@@ -82,7 +87,10 @@ class FusionPass(CustomGraphPass):
         form = self.form or ("call" if accepted_with(decision, "interpreter") else "visible")
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             held_by = {"merged": self.merged.key, **dict.fromkeys(PACKED, self.packed.key)}
-            return rewrite(graph, Setting(self.options, chosen, decision, self.given), form, held_by)
+            card = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+            tuning = self.tuning or (card_tuning() if accepted_with(decision, "cuda") else None)
+            setting = Setting(self.options, chosen, decision, self.given, card, tuning)
+            return rewrite(graph, setting, form, held_by)
 
     def uuid(self) -> Any:
         """Everything the rewritten graph depends on besides the graph; part of Inductor's cache keys. None, which
@@ -105,6 +113,7 @@ class FusionPass(CustomGraphPass):
             torch.__version__,
             source_digest(),
             behind,
+            "" if self.options.deterministic or self.given is not None else database().mark(),
         )
         given = self.given.to_json() if self.given is not None else ""
         card = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
@@ -121,6 +130,6 @@ def device_of(graph: fx.Graph) -> torch.device:
 def source_digest() -> str:
     """Digest of the package's own source, so that no cache survives a change of a pass or of the emitter."""
     root = Path(__file__).parent
-    folders = (root, *(root / name for name in ("autotune", "codegen", "cost_models", "passes", "runtime")))
+    folders = (root, *(root / name for name in ("autotune", "codegen", "cost_models", "passes", "runtime", "tuning")))
     files = sorted(path for folder in folders for path in folder.glob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]

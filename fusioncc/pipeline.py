@@ -30,8 +30,12 @@ from fusioncc.passes.merge_rules import check_merge
 from fusioncc.passes.pack_rules import check_packs
 from fusioncc.passes.plan_chains import plan_chains
 from fusioncc.passes.plan_groups import Setting, is_made_for, plan_groups
+from fusioncc.passes.tune_groups import tune_groups, tunes, why_untuned
 from fusioncc.passes.weight_rules import Weights
 from fusioncc.plan import SCHEMA, GroupPlan, Plan
+
+TUNING_ROUNDS = 3
+"""How often groups are tuned at most: a group that was measured to be better off without its end is another one."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,8 @@ def find(graph: fx.Graph, options: Options) -> Found:
 
 
 def draft(graph: fx.Graph, setting: Setting, form: str = "", apart: frozenset[str] = frozenset()) -> Drafted:
-    """Decide everything for a graph and emit its modules; the graph is only read.
+    """Decide everything for a graph and emit its modules; the graph is only read. Where groups are tuned, the graph is
+    planned again with what was measured, which may change what its groups are.
 
     Args:
         form: how kernels will enter it, where that is known.
@@ -70,6 +75,18 @@ def draft(graph: fx.Graph, setting: Setting, form: str = "", apart: frozenset[st
         PlanError: ``setting.given`` belongs to another graph.
         IllegalScheduleError: a forced schedule is illegal under ``on_error="raise"``.
     """
+    drafted = _draft(graph, setting, form, apart)
+    for _ in range(TUNING_ROUNDS if tunes(setting) else 0):
+        measured, searched = tune_groups(drafted.plan.groups, setting)
+        if measured != setting:
+            setting = measured
+            drafted = _draft(graph, setting, form, apart)
+        if not searched or not tunes(setting):
+            break
+    return drafted
+
+
+def _draft(graph: fx.Graph, setting: Setting, form: str, apart: frozenset[str]) -> Drafted:
     found = find(graph, setting.options)
     mark = fingerprint(found)
     given, packs = setting.given, setting.options.pack_weights
@@ -175,5 +192,7 @@ def _notes(groups: tuple[GroupPlan, ...], setting: Setting) -> tuple[str, ...]:
     notes = []
     if isinstance(setting.runnable, Rejected):
         notes.append(f"{setting.runnable.reason}; {setting.runnable.hint}".rstrip("; "))
+    untuned = why_untuned(setting) if setting.options.autotune != "none" else ""
+    notes += [f"autotune: nothing is measured: {untuned}"] if untuned else []
     notes += [f"{each.name}: {_held(each.schedule.kind, each.group)}" for each in groups if holds_weights(each)]
     return tuple(notes)

@@ -9,8 +9,9 @@ from fusioncc.cost_models.roofline import points, roof
 from fusioncc.cost_models.two_pool import persistent_launches
 from fusioncc.device import Device, get_device
 from fusioncc.errors import MissingExtraError
+from fusioncc.in_words import describe_schedule
 from fusioncc.plan import GroupPlan, Plan
-from fusioncc.report import alike, describe_schedule, group_key, names
+from fusioncc.report import alike, group_key, names
 
 COLORS = {"down": "#d95f02", "main": "#1b9e77", "wait": "#7570b3", "tail": "#e0e0e0"}
 STYLE = {"svg.hashsalt": "fusioncc", "svg.fonttype": "none", "font.size": 9.0}

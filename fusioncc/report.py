@@ -11,8 +11,9 @@ from fusioncc.chain_report import CHAIN_COLUMNS, chain_lines, chain_rows, ops_of
 from fusioncc.cost_models.cost import ADDED, OVERLAPPING
 from fusioncc.decision import Rejected
 from fusioncc.group import Branch, Epilogue, Member
+from fusioncc.in_words import counted, describe_pools, describe_schedule
 from fusioncc.plan import GroupPlan, Plan
-from fusioncc.schedule import Candidate, Pool, Schedule
+from fusioncc.schedule import Candidate
 
 T = TypeVar("T")
 DECISION_COLUMNS = ("group", "members", "shapes", "schedule", "why", "estimate", "before → after", "runners-up")
@@ -176,38 +177,6 @@ def rank(group: GroupPlan, branch: Branch) -> str:
     return f"r={up.k} {up.weight.dtype}{saved}"
 
 
-def describe_schedule(schedule: Schedule) -> str:
-    """Kind and, in brackets, every pool: ``inline (main 64x128x64, 4 warps, 3 stages)``."""
-    pools = describe_pools(schedule)
-    return f"{schedule.kind} ({pools})" if pools else schedule.kind
-
-
-def describe_pools(schedule: Schedule) -> str:
-    """Every pool of the schedule with its tile and the knobs that are in use; equal pools are counted."""
-    alike_pools = alike(map(describe_pool, schedule.pools), lambda text: text)
-    described = [texts[0] if len(texts) == 1 else f"{len(texts)} times {texts[0]}" for texts in alike_pools]
-    vendor = schedule.vendor_multiprocessors
-    return "; ".join([*described, *([] if vendor is None else [f"vendor GEMMs on {vendor} multiprocessors"])])
-
-
-def describe_pool(pool: Pool) -> str:
-    tile, count = pool.tile, len(pool.members)
-    what = f"{count} mains in one launch" if pool.role == "main" and count > 1 else pool.role
-    parts = [
-        f"{what} {tile.block_m}x{tile.block_n}x{tile.block_k}, {tile.num_warps} warps, {tile.num_stages} stages",
-        "TMA" if tile.tma else "",
-        f"stored in {tile.epilogue_subtiles} parts" if tile.epilogue_subtiles > 1 else "",
-        "operands swapped" if tile.swap_operands else "",
-        f"K in {pool.k_split} slices" if pool.k_split > 1 else "",
-        f"{pool.workers} workers" if pool.workers is not None else "",
-        f"chunks of {pool.chunk}" if pool.chunk is not None else "",
-        f"late by {counted(pool.late, 'turn')}" if pool.late else "",
-        "starts during the launch before" if pool.dependent else "",
-        "joins last" if pool.joins_last else "",
-    ]
-    return ", ".join(part for part in parts if part)
-
-
 def chosen_candidate(group: GroupPlan) -> Candidate | None:
     """The candidate that was chosen, or the best of its kind where a plan made elsewhere brought another schedule."""
     same_kind = [
@@ -293,10 +262,6 @@ def alike(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
 
 def names(groups: list[GroupPlan]) -> str:
     return ", ".join(group.name for group in groups)
-
-
-def counted(count: int, one: str, many: str = "") -> str:
-    return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def mib(count: int) -> str:

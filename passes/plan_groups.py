@@ -1,12 +1,14 @@
 """Plan groups: rank the schedules of each group, apply the user's wishes, and state the decision in words.
 
 What was found becomes what will run: a :class:`~fusioncc.plan.GroupPlan` for each group. The choice is the legal
-candidate with the lowest predicted time, a schedule forced by name, or the schedule of a plan made elsewhere.
+candidate with the lowest predicted time, a schedule forced by name, one that was measured for this card, or that of a
+plan made elsewhere.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from fusioncc.autotune.choose import rank
 from fusioncc.autotune.pick import ON_REQUEST, margin, pick
@@ -20,9 +22,13 @@ from fusioncc.errors import EmissionError, FusionError, IllegalScheduleError, Pl
 from fusioncc.group import Group
 from fusioncc.packing import PACKED, laid_out_alike
 from fusioncc.passes.cap_streams import Caps, cap_streams
+from fusioncc.passes.tuned_choice import Entries, tuned_choice
 from fusioncc.plan import GroupPlan, Plan
 from fusioncc.schedule import SCHEDULES, Candidate, Schedule
 from fusioncc.seam import translated
+
+if TYPE_CHECKING:
+    from fusioncc.passes.tune_groups import Tuning
 
 LIBRARY = Schedule("library")
 WITHOUT_KERNEL = ("library", "packed", "merged")
@@ -35,12 +41,17 @@ TIERS = ("eager", "fp32", "relaxed")
 
 @dataclass(frozen=True)
 class Setting:
-    """What a graph is planned for: options, device profile, whether kernels can run, a plan made elsewhere."""
+    """What a graph is planned for: options, device profile, whether kernels can run, a plan made elsewhere, the name of
+    the card as its driver has it (empty where none is meant), and who measures on it."""
 
     options: Options
     device: Device
     runnable: Decision
     given: Plan | None = None
+    card: str = ""
+    tuning: "Tuning | None" = None
+    measured: Entries | None = field(default_factory=dict)
+    """Entries that go before those of the database; None: no entry at all is taken."""
 
 
 Refusals = Mapping[str, tuple[Rejected, ...]]
@@ -171,6 +182,9 @@ def _choose(
 ) -> tuple[Schedule, str, list[Rejected]]:
     if setting.given is not None:
         return _given(as_run(group, setting.options), candidates, setting.given.groups[position], setting.device)
+    measured = tuned_choice(as_run(group, setting.options), candidates, setting)
+    if measured is not None:
+        return *measured, []
     forced = setting.options.schedule
     if forced != "auto":
         candidate = next((c for c in candidates if c.kind == forced and c.legal and c.schedule), None)

@@ -9,7 +9,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import fusioncc
-from fusioncc.cli import app, settings_of
+from fusioncc.cli import app
 from fusioncc.config import Options
 from fusioncc.decision import Accepted, Rejected
 from fusioncc.device import get_device
@@ -21,6 +21,7 @@ from fusioncc.passes.plan_groups import Setting
 from fusioncc.pipeline import rewrite
 from fusioncc.runtime.green_contexts import refusal
 from fusioncc.schedule import Schedule
+from fusioncc.settings import settings_of
 from tests.lora_models import WIDTH, close, rows
 from tests.passes.test_insertion import graph as graph
 from tests.passes.test_insertion import setting

@@ -66,7 +66,7 @@ def test_the_order_is_deterministic_and_starts_with_the_best() -> None:
     found = best(group, H200, "inline")
     assert found is not None
     (choices,) = ranked_pools(group, H200, found[0])
-    choose._ranked_pools.cache_clear()
+    choose._ranking.cache_clear()
     assert ranked_pools(group, H200, found[0]) == (choices,)
     assert len(set(choices)) == len(choices) > 50
     times = [each.us for pools in choices if (each := estimate(group, Schedule("inline", pools), H200))]

@@ -4,11 +4,14 @@ Costs add over launches, so each launch takes its best pool by itself.
 Everything is cached by the group's signature: identical layers are planned once.
 """
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fusioncc.autotune.kinds import KINDS
 from fusioncc.autotune.space import Choice, Space, spaces
+from fusioncc.autotune.two_pool import undivided
 from fusioncc.cost_models.cost import Cost
 from fusioncc.cost_models.estimate import estimate, launch_cost
 from fusioncc.cost_models.launches import launches
@@ -40,7 +43,8 @@ def rank(
 
 
 def ranked_pools(group: Group, device: Device, schedule: Schedule, tier: str = "fp32") -> tuple[tuple[Pools, ...], ...]:
-    """For each launch of a schedule that was chosen here what its pools may be, best first.
+    """For each launch of a schedule that was chosen here what its pools may be, best first. Of ``two_pool`` another
+    division of the same tiles stands in their place.
 
     Raises:
         ValueError: the schedule was not chosen here.
@@ -48,12 +52,33 @@ def ranked_pools(group: Group, device: Device, schedule: Schedule, tier: str = "
     launched = schedule.by_launch()
     if not launched:
         return ()
-    signature = group.signature()
-    for way in range(len(KINDS[schedule.kind].ways(signature, device))):
-        ranked = _ranked_pools(signature, device, schedule.kind, way, tier)
-        if len(ranked) == len(launched) and all(pools in each for pools, each in zip(launched, ranked, strict=True)):
-            return ranked
+    place = _divided_so if KINDS[schedule.kind].settled else _as_ranked
+    for ranked in rankings(group, device, schedule.kind, tier):
+        placed = tuple(place(pools, each) for pools, each in zip(launched, ranked, strict=False))
+        if len(ranked) == len(launched) and all(placed):
+            return placed
     raise ValueError(f"schedule {schedule.kind!r} with such pools is none of those chosen here")
+
+
+def rankings(group: Group, device: Device, kind: str, tier: str = "fp32") -> tuple[tuple[tuple[Pools, ...], ...], ...]:
+    """For each way to run a kind that can be estimated, and for each of its launches, what its pools may be, best
+    first."""
+    signature = group.signature()
+    if KINDS[kind].illegal(signature):
+        return ()
+    ways = range(len(KINDS[kind].ways(signature, device)))
+    return tuple(ranked for way in ways if (ranked := _ranked_pools(signature, device, kind, way, tier)))
+
+
+def pruned(group: Group, device: Device, kinds: tuple[str, ...], tier: str = "fp32") -> Mapping[str, int]:
+    """How many combinations of knobs were pruned for which reason, over all launches of these kinds, commonest
+    first."""
+    signature, counts = group.signature(), Counter[str]()
+    for kind in kinds:
+        ways = () if KINDS[kind].illegal(signature) else KINDS[kind].ways(signature, device)
+        for way in range(len(ways)):
+            counts.update(_ranking(signature, device, kind, way, tier).pruned)
+    return dict(counts.most_common())
 
 
 def next_best(
@@ -76,6 +101,18 @@ def next_best(
     return replace(schedule, pools=tuple(pool for pools in launched for pool in pools))
 
 
+def _as_ranked(pools: Pools, ranked: tuple[Pools, ...]) -> tuple[Pools, ...]:
+    """The ranking, where it holds the pools; else nothing."""
+    return ranked if pools in ranked else ()
+
+
+def _divided_so(pools: Pools, ranked: tuple[Pools, ...]) -> tuple[Pools, ...]:
+    """The ranking with the pools in the place of the same tiles, however divided; nothing where it has none."""
+    tiles = [undivided(each) for each in ranked]
+    at = tiles.index(undivided(pools)) if undivided(pools) in tiles else None
+    return () if at is None else (*ranked[:at], pools, *ranked[at + 1 :])
+
+
 def _held(pools: Pools) -> float:
     """Elements of its tiles that a thread holds, of all pools: any of them may be the one that spills."""
     return sum(pool.tile.elements_a_thread for pool in pools)
@@ -95,10 +132,31 @@ def _best(group: Group, device: Device, kind: str, tier: str) -> tuple[Schedule,
     return min(timed, key=lambda each: each[1].us, default=None)
 
 
-@lru_cache(maxsize=1024)
+@dataclass(frozen=True)
+class _Ranking:
+    """What each launch may be, best first, and how many of its forms were pruned for which reason."""
+
+    launches: tuple[tuple[Pools, ...], ...]
+    pruned: Mapping[str, int]
+
+
 def _ranked_pools(group: Group, device: Device, kind: str, way: int, tier: str) -> tuple[tuple[Pools, ...], ...]:
     """Empty where a launch has no legal pool, or none that can be estimated."""
+    return _ranking(group, device, kind, way, tier).launches
+
+
+@lru_cache(maxsize=1024)
+def _ranking(group: Group, device: Device, kind: str, way: int, tier: str) -> _Ranking:
     found = _spaces(group, device, kind, way, tier)
+    reasons = Counter[str]()
+    for space in found:
+        reasons.update(space.pruned)
+    return _Ranking(_launches(group, device, kind, found, tier), dict(reasons))
+
+
+def _launches(
+    group: Group, device: Device, kind: str, found: tuple[Space, ...], tier: str
+) -> tuple[tuple[Pools, ...], ...]:
     if not all(space.legal for space in found):
         return ()
     warm = _warm(group, device, kind, found, tier)

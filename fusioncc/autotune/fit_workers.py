@@ -7,7 +7,7 @@ idle.
 
 from dataclasses import replace
 
-from fusioncc.autotune.two_pool import divided, with_workers
+from fusioncc.autotune.two_pool import divided, is_division, with_workers
 from fusioncc.cost_models.resources import resident
 from fusioncc.device import Device
 from fusioncc.group import Group
@@ -16,10 +16,12 @@ from fusioncc.schedule import Schedule
 
 
 def fit_workers(group: Group, schedule: Schedule, compiled: tuple[Compiled, ...], device: Device) -> Schedule:
-    """The schedule with as many workers as ``device`` holds of the compiled kernel and has main tiles for; any other
-    than ``two_pool``, or one that was not compiled, as it is."""
+    """The schedule with as many workers as ``device`` holds of the compiled kernel and has main tiles for; one that is
+    divided for so many, any other than ``two_pool``, or one that was not compiled, as it is."""
     fitting = resident_a_multiprocessor(schedule, compiled, device)
     if fitting is None:
+        return schedule
+    if is_division(group, schedule.pools, device, fitting):  # as it was simulated, or measured
         return schedule
     _, pools = divided(group, with_workers(group, schedule.pools, device, fitting), device)
     return replace(schedule, pools=pools)

@@ -10,6 +10,7 @@ from math import ceil, inf
 
 from fusioncc.autotune import knobs
 from fusioncc.autotune.step import Step, down_side, row_bytes, tma_workers
+from fusioncc.cost_models.cost import Cost
 from fusioncc.cost_models.launch import Launch
 from fusioncc.cost_models.launches import launches
 from fusioncc.cost_models.pools import PoolLaunch
@@ -74,19 +75,44 @@ def settled(group: Group, device: Device, ranked: Sequence[Pools], tier: str) ->
 def divided(group: Group, pools: Pools, device: Device, tier: str = "fp32") -> tuple[float, Pools]:
     """The pools with the down workers, and the turns that those sit out or the chunks of a queue, that are simulated to
     take the least time; and that time, us."""
+    timed = [(pooled(cost, how).us, each) for cost, how, each in _divided(group, pools, device, tier)]
+    return min(timed, key=lambda each: each[0], default=(inf, pools))
+
+
+def every_division(group: Group, pools: Pools, device: Device, tier: str = "fp32") -> tuple[Pools, ...]:
+    """The pools in each of their :func:`divisions`; none where they cannot be estimated."""
+    return tuple(each for _, _, each in _divided(group, pools, device, tier))
+
+
+def is_division(group: Group, pools: Pools, device: Device, resident: int) -> bool:
+    """Whether the pools are divided as for ``resident`` programs a multiprocessor: a down worker for each down tile or
+    for a few of them, which are late or not, or a queue."""
+    for pool, whole in zip(pools, with_workers(group, pools, device, resident), strict=True):
+        most = whole.workers or 1
+        if pool.workers not in ((most, ceil(most / FEWER)) if pool.role == "down" else (most,)):
+            return False
+        if pool.chunk not in ((None,) if pool.role == "down" else (None, *CHUNKS)):
+            return False
+    return True
+
+
+def undivided(pools: Pools) -> Pools:
+    """The tiles and slices of K alone."""
+    return tuple(replace(pool, workers=None, late=0, chunk=None) for pool in pools)
+
+
+def _divided(group: Group, pools: Pools, device: Device, tier: str) -> Iterator[tuple[Cost, PoolLaunch, Pools]]:
     launch = _launch(group, pools, tier)
     cost = grid_cost(launch, frozenset(), device)
-    if cost is None:
-        return inf, pools
-    timed = [(pooled(cost, each).us, each) for each in divisions(pool_launch(launch, cost, device))]
-    least, best = min(timed, key=lambda each: each[0])
+    if cost is not None:
+        for division in divisions(pool_launch(launch, cost, device)):
+            yield cost, division, tuple(_so_divided(pool, division) for pool in pools)
 
-    def of(pool: Pool) -> Pool:
-        if pool.role == "down":
-            return replace(pool, workers=best.down_workers, late=best.late)
-        return replace(pool, chunk=best.chunk)
 
-    return least, tuple(map(of, pools))
+def _so_divided(pool: Pool, division: PoolLaunch) -> Pool:
+    if pool.role == "down":
+        return replace(pool, workers=division.down_workers, late=division.late, chunk=None)
+    return replace(pool, late=0, chunk=division.chunk)
 
 
 def divisions(launch: PoolLaunch) -> Iterator[PoolLaunch]:

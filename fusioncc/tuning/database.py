@@ -4,7 +4,9 @@ Whatever is wrong with a file makes a miss and one line of the log, never an err
 memory for this process.
 """
 
+import hashlib
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -14,6 +16,7 @@ from typing import Literal
 from fusioncc.device import Device
 from fusioncc.errors import TuningError
 from fusioncc.runtime.files import cache_folder
+from fusioncc.tuning.claims import CLAIM
 from fusioncc.tuning.entry import Entry, replaces
 from fusioncc.tuning.folder import TEMPORARY, Folder
 from fusioncc.tuning.form import MAX_BYTES, from_bytes, to_bytes
@@ -105,6 +108,18 @@ class Database:
                 continue
         return Listing(tuple(entries), tuple(refused))
 
+    def mark(self) -> str:
+        """Says what every find may answer: another one when anything is stored or removed, the same for equal
+        contents."""
+        digest = hashlib.sha256()
+        for kept in sorted(self._kept):
+            digest.update(to_bytes(self._kept[kept]))
+        with suppress(TuningError):  # what is not this user's own, no find takes
+            for name in self.folder.names(SUFFIX):
+                with suppress(FileNotFoundError, TuningError):
+                    digest.update(self.folder.read(name, MAX_BYTES))
+        return digest.hexdigest()
+
     def prune(
         self, now: datetime, older_than: timedelta | None = None, *, stale: bool = False, everything: bool = False
     ) -> tuple[str, ...]:
@@ -126,6 +141,7 @@ class Database:
                 if everything or old or (stale and entry.key.versions != Versions.now()):
                     gone.append(digest + SUFFIX)
             gone += self.folder.names(TEMPORARY)  # nobody else writes: their writers are gone
+            gone += self.folder.names(CLAIM)  # whoever holds one may at worst search what another does too
             return tuple(filter(self.folder.remove, gone))
 
     def _found(self, key: Key, digest: str, device: Device) -> Entry | None:

@@ -1,18 +1,15 @@
 """Whether a schedule that was kept can be chosen: an entry selects one that is enumerated here, it never brings one."""
 
-from dataclasses import replace
-from math import ceil
-
 from fusioncc.autotune.choose import best, ranked_pools
 from fusioncc.autotune.kinds import KINDS
 from fusioncc.autotune.pick import ON_REQUEST
-from fusioncc.autotune.two_pool import CHUNKS, FEWER, with_workers
+from fusioncc.autotune.two_pool import is_division, undivided
 from fusioncc.codegen import check
 from fusioncc.cost_models import footprint
 from fusioncc.device import Device
 from fusioncc.errors import EmissionError, TuningError
 from fusioncc.packing import PACKED
-from fusioncc.schedule import Pool, Schedule
+from fusioncc.schedule import Schedule
 from fusioncc.tuning.key import Card, Key
 
 MAX_RESIDENT = 32
@@ -52,6 +49,15 @@ def require_selectable(schedule: Schedule, key: Key, device: Device) -> None:
         _require_form(schedule, key)
 
 
+def is_selectable(schedule: Schedule, key: Key, device: Device) -> bool:
+    """Whether :func:`require_selectable` has nothing against it."""
+    try:
+        require_selectable(schedule, key, device)
+    except TuningError:
+        return False
+    return True
+
+
 def _require_memory(schedule: Schedule, key: Key) -> None:
     limit = key.wishes.max_peak_increase
     if limit is None or schedule.kind == "library":
@@ -78,23 +84,7 @@ def _require_ranked(schedule: Schedule, key: Key, device: Device) -> None:
 def _require_two_pool(schedule: Schedule, key: Key, device: Device) -> None:
     found = best(key.group, device, "two_pool", key.tier)
     (ranked,) = ranked_pools(key.group, device, found[0], key.tier) if found is not None else ((),)
-    if _undivided(schedule.pools) not in map(_undivided, ranked):
+    if undivided(schedule.pools) not in map(undivided, ranked):
         raise TuningError("space", f"its pools are not enumerated for the group on {device.name}")
-    if not any(_divides(schedule.pools, key, device, resident) for resident in range(1, MAX_RESIDENT + 1)):
+    if not any(is_division(key.group, schedule.pools, device, resident) for resident in range(1, MAX_RESIDENT + 1)):
         raise TuningError("space", "its workers, late turns and chunks are no division of its tiles")
-
-
-def _undivided(pools: tuple[Pool, ...]) -> tuple[Pool, ...]:
-    return tuple(replace(pool, workers=None, late=0, chunk=None) for pool in pools)
-
-
-def _divides(pools: tuple[Pool, ...], key: Key, device: Device, resident: int) -> bool:
-    """Whether the pools are divided as for so many programs a multiprocessor: a down worker for each down tile or for a
-    few of them, which are late or not, or a queue."""
-    for pool, whole in zip(pools, with_workers(key.group, pools, device, resident), strict=True):
-        most = whole.workers or 1
-        if pool.workers not in ((most, ceil(most / FEWER)) if pool.role == "down" else (most,)):
-            return False
-        if pool.chunk not in ((None,) if pool.role == "down" else (None, *CHUNKS)):
-            return False
-    return True

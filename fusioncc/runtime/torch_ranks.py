@@ -1,0 +1,60 @@
+"""The ranks of ``torch.distributed``, over a group of their own, so that no collective of the user's can meet ours."""
+
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from fusioncc.errors import TuningError
+
+T = TypeVar("T")
+
+
+class TorchRanks:
+    """All ranks. One that does not answer in ``wait_s`` seconds has parted from the others, and from then on each is
+    told so at once."""
+
+    def __init__(self, world: Any, wait_s: float) -> None:
+        self.rank = dist.get_rank(world)
+        self._world, self._wait_s = world, wait_s
+        self._group: Any = None
+        self._parted = ""
+
+    def gathered(self, mine: T) -> list[T]:
+        """What each rank gives, by rank; ``mine`` is pickled.
+
+        Raises:
+            TuningError: a rank did not answer (``ranks``).
+        """
+        if not self._parted:
+            try:
+                return self._gathered(mine)
+            except RuntimeError as error:  # also what torch.distributed raises of its own
+                self._parted = next(iter(str(error).splitlines()), type(error).__name__)
+        raise TuningError("ranks", f"a rank did not answer: {self._parted}")
+
+    def _gathered(self, mine: T) -> list[T]:
+        if self._group is None:
+            self._group = dist.new_group(timeout=timedelta(seconds=self._wait_s), backend="gloo")
+        theirs: list[Any] = [None] * dist.get_world_size(self._world)
+        dist.all_gather_object(theirs, mine, group=self._group)
+        return theirs
+
+
+@lru_cache(maxsize=1)
+def _of(world: Any, wait_s: float) -> TorchRanks:
+    return TorchRanks(world, wait_s)
+
+
+def torch_ranks(wait_s: float) -> TorchRanks | None:
+    """The ranks of this job; None where ``torch.distributed`` is not initialised, or has one. Each rank has to name the
+    same time."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return None
+    return _of(dist.group.WORLD, wait_s)
+
+
+def is_first_rank() -> bool:
+    """Whether this process speaks for its job: the first rank, or the only process."""
+    return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0

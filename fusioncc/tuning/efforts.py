@@ -1,0 +1,25 @@
+"""How widely is searched, and for how long: one table."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Name = Literal["none", "quick", "full"]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """``candidates``: schedules of a group that are measured first; ``local``: whether the neighbours of the best one
+    are measured then, until none is faster; ``seconds``: for one group, compilation included."""
+
+    name: Name
+    candidates: int
+    local: bool
+    seconds: float
+
+
+EFFORTS: dict[str, Effort] = {
+    "none": Effort("none", 0, False, 0.0),
+    "quick": Effort("quick", 8, False, 30.0),
+    "full": Effort("full", 8, True, 240.0),
+}
+"""A kernel compiles in one to three seconds, several at once, and is timed in tenths of one."""

@@ -1,0 +1,230 @@
+"""The search for the schedule of one group: the model proposes, a meter measures, and the fastest that is confirmed is
+named.
+
+Clocks of a card drift from run to run, so a schedule is judged by its time as a part of what the vendor's kernels took
+in the same run.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Literal
+
+from fusioncc.autotune.choose import pruned
+from fusioncc.cost_models.estimate import estimate
+from fusioncc.device import Device
+from fusioncc.schedule import Schedule
+from fusioncc.tuning.candidates import WAITING, first_candidates, measured_kinds, waiting_candidates
+from fusioncc.tuning.efforts import Effort
+from fusioncc.tuning.entry import Entry, Measured
+from fusioncc.tuning.key import Key
+from fusioncc.tuning.measuring import Dropped, Failed, Job, Meter, Race, Timed
+from fusioncc.tuning.neighbours import neighbours
+from fusioncc.tuning.outcome import Outcome, Raced
+from fusioncc.tuning.space import is_selectable
+
+CONFIRMING = 0.15
+"""Part of the time that is kept for the last race."""
+WAITING_PLACES = 2
+"""Of the first candidates, those of ``two_pool``, which are raced when the others are known."""
+CONFIRMED = 2
+"""Schedules in the last race."""
+BATCH = 8
+"""Neighbours in one race."""
+
+
+def search(
+    key: Key,
+    device: Device,
+    meter: Meter,
+    effort: Effort,
+    seconds: float,
+    *,
+    clock: Callable[[], float] = monotonic,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    tell: Callable[[Sequence[Raced]], None] = lambda raced: None,
+) -> Outcome:
+    """Search for the best schedule of the group of ``key``, which was made of ``device``, in so many seconds.
+
+    Unless a kind was forced, ``library`` is the outcome where nothing beats it by more than both spreads. ``effort`` of
+    an entry is what was carried out: a local search that had no time to end counts as ``quick``, and what had no time
+    for its first candidates keeps only a schedule that wins.
+
+    Args:
+        tell: is given what came of each race.
+    """
+    kinds = measured_kinds(key)
+    begun = clock()
+    running = _Search(key, device, meter, effort, begun + seconds, seconds * CONFIRMING, clock, tell)
+    entry, why = running.run(kinds, now) if kinds else (None, "no schedule of it can be measured")
+    counts = pruned(key.group, device, kinds, key.tier)
+    return Outcome(key, entry, why, tuple(running.raced), counts, clock() - begun)
+
+
+@dataclass(frozen=True)
+class _Score:
+    """The time of a schedule and its spread, as parts of the library's."""
+
+    part: float
+    spread: float
+
+    def beats(self, other: "_Score") -> bool:
+        return self.part + self.spread + other.spread < other.part
+
+
+@dataclass
+class _Search:
+    key: Key
+    device: Device
+    meter: Meter
+    effort: Effort
+    deadline: float
+    kept_s: float
+    clock: Callable[[], float]
+    tell: Callable[[Sequence[Raced]], None]
+    raced: list[Raced] = field(default_factory=list)
+    scores: dict[Schedule, _Score] = field(default_factory=dict)
+    seen: set[Schedule] = field(default_factory=set)
+    climbed: set[Schedule] = field(default_factory=set)
+    """Those of which no neighbour was faster."""
+    cut: bool = False
+    """Whether a schedule that was to be measured had no time."""
+    broken: str = ""
+    """Why the vendor's kernels could not be timed."""
+
+    def run(self, kinds: tuple[str, ...], now: Callable[[], datetime]) -> tuple[Entry | None, str]:
+        """What is to be kept, and why."""
+        self._first(kinds)
+        whole = not self.cut
+        while True:
+            ended = self.effort.local and whole and self._climb()
+            best, race = self._confirmed()
+            if not ended or not self.scores or self._fastest(1)[0] in self.climbed:
+                break
+        effort: Literal["quick", "full"] = "full" if ended else "quick"
+        if self.broken:
+            return None, f"the vendor's kernels could not be timed: {self.broken}"
+        library = race.library if race else next((each.library for each in self.raced), None)
+        if not isinstance(library, Measured):
+            return None, "there was no time to measure anything"
+        measured = len({each.schedule for each in self.raced if not isinstance(each.result, Failed)})
+        winner = self._winner(best, race, library)
+        if winner is not None:
+            schedule, time = winner
+            why = f"{time.us:.4g} us against {library.us:.4g} us for library"
+            return Entry(self.key, schedule, time, library, effort, measured, now()), why
+        if self.key.wishes.schedule != "auto":
+            return None, f"nothing of {self.key.wishes.schedule!r} could be measured"
+        if not whole or (best and race is None):
+            return None, "there was no time to measure every candidate, and nothing measured beat library"
+        why = f"nothing beat library, {library.us:.4g} us"
+        return Entry(self.key, Schedule("library"), library, library, effort, max(measured, 1), now()), why
+
+    def _first(self, kinds: tuple[str, ...]) -> None:
+        """The schedules that every effort measures."""
+        others = tuple(kind for kind in kinds if kind != WAITING)
+        places = self.effort.candidates - WAITING_PLACES * (WAITING in kinds)
+        proposed = first_candidates(self.key, self.device, places, others) if others else ()
+        self.meter.prepare(self.job, proposed)
+        self._race(proposed, self.kept_s)
+        if WAITING in kinds:
+            best = next(iter(self._fastest(1)), None)
+            places = WAITING_PLACES if others else self.effort.candidates
+            self._race(waiting_candidates(self.key, self.device, places, best), self.kept_s)
+
+    def _climb(self) -> bool:
+        """Measure the neighbours of the fastest schedule, until none gains more than the spreads; whether there was
+        time for all of them."""
+        best = next(iter(self._fastest(1)), None)
+        while best is not None and not self.broken:
+            around = self._likeliest(neighbours(best, self.key, self.device))
+            self.meter.prepare(self.job, tuple(around))
+            better = None
+            for at in range(0, len(around), BATCH):
+                if better is None:
+                    self._race(around[at : at + BATCH], self.kept_s)
+                    better = self._better(best)
+            if self.cut:
+                return False
+            if better is None:
+                self.climbed.add(best)
+            best = better
+        return not self.broken
+
+    def _confirmed(self) -> tuple[list[Schedule], Race | None]:
+        """The fastest schedules and their last race; where one fails in it, the next takes its place in another."""
+        while True:
+            best = self._fastest(CONFIRMED)
+            race = self._race(best, 0.0)
+            if race is None or all(each in self.scores for each in best):
+                return best, race
+
+    def _fastest(self, count: int) -> list[Schedule]:
+        """So many of those that were timed, fastest first."""
+        return sorted(self.scores, key=lambda each: self.scores[each].part)[:count]
+
+    def _better(self, than: Schedule) -> Schedule | None:
+        """The fastest schedule so far, where it is ahead of another by more than the spreads."""
+        best = self._fastest(1)[0]
+        return best if self.scores[best].beats(self.scores[than]) else None
+
+    def _likeliest(self, schedules: tuple[Schedule, ...]) -> list[Schedule]:
+        """Those that were not raced yet, predicted fastest first."""
+        new = (each for each in schedules if each not in self.seen)
+        timed = [(estimate(self.key.group, each, self.device, self.key.tier), each) for each in new]
+        return [each for cost, each in sorted(timed, key=lambda pair: pair[0].us if pair[0] else float("inf"))]
+
+    @property
+    def job(self) -> Job:
+        return Job(self.key.group, self.key.tier, "eager" if self.key.wishes.rest == "eager" else "inductor")
+
+    def _race(self, schedules: Sequence[Schedule], kept_s: float) -> Race | None:
+        """Race schedules in the time that is left but for ``kept_s``; None where nothing was."""
+        left = self.deadline - kept_s - self.clock()
+        if not schedules or self.broken:
+            return None
+        if left <= 0.0:
+            self.cut = True
+            return None
+        race = self.meter.race(self.job, tuple(schedules), left)
+        self.seen.update(schedules)
+        if isinstance(race.library, Failed):
+            self.broken = f"{race.library.kind}: {race.library.why}"
+            return None
+        came = []
+        for schedule, result in zip(schedules, race.results, strict=True):
+            if result is None:
+                self.cut = True
+                continue
+            came.append(Raced(schedule, result, race.library))
+            self._judge(schedule, result, race.library)
+        self.raced += came
+        self.tell(came)
+        return race if came else None
+
+    def _judge(self, schedule: Schedule, result: Timed | Dropped | Failed, library: Measured) -> None:
+        if isinstance(result, Timed):
+            time = result.time
+            part = time.us / library.us
+            spread = part * (time.spread_us / time.us + library.spread_us / library.us)
+            self.scores[schedule] = _Score(part, spread)
+        else:
+            self.scores.pop(schedule, None)  # who failed once is not trusted
+
+    def _winner(
+        self, best: Sequence[Schedule], race: Race | None, library: Measured
+    ) -> tuple[Schedule, Measured] | None:
+        """Of those that were confirmed the fastest, with its time, where it beats ``library``."""
+        if race is None:
+            return None
+        timed = [
+            (result.time, result.schedule if is_selectable(result.schedule, self.key, self.device) else proposed)
+            for proposed, result in zip(best, race.results, strict=True)
+            if isinstance(result, Timed)
+        ]
+        if not timed:
+            return None
+        time, schedule = min(timed, key=lambda each: each[0].us)
+        ahead = time.us + time.spread_us + library.spread_us < library.us
+        return (schedule, time) if ahead or self.key.wishes.schedule != "auto" else None

@@ -1,0 +1,203 @@
+"""Tune groups: once for each signature on a machine, most time first, in a time that they share."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cache
+from time import monotonic
+
+from fusioncc.cost_models.estimate import estimate
+from fusioncc.device import Device
+from fusioncc.errors import FusionError
+from fusioncc.schedule import Schedule
+from fusioncc.tuning.claims import claimed
+from fusioncc.tuning.database import Database, database
+from fusioncc.tuning.efforts import Effort
+from fusioncc.tuning.entry import EFFORTS, Entry, replaces
+from fusioncc.tuning.key import Card, Key
+from fusioncc.tuning.measuring import Meter
+from fusioncc.tuning.outcome import Observer, Outcome, Raced
+from fusioncc.tuning.ranks import Alone, Offer, Ranks, Wanted, dealt
+from fusioncc.tuning.search import search
+
+OVERTIME = 0.1
+"""Part of the time by which a search may be late: so much longer is the search of another process waited for."""
+log = logging.getLogger("fusioncc.tuning")
+
+
+@dataclass(frozen=True)
+class Means:
+    """What tuning is done with: the profile and the card of this process (None: it has none to measure on), who
+    measures, how widely, in how many seconds altogether (None: those of the effort for each group), and who is told."""
+
+    device: Device
+    card: Card | None
+    meters: Callable[[], Meter]
+    effort: Effort
+    seconds: float | None = None
+    observers: tuple[Observer, ...] = ()
+    clock: Callable[[], float] = monotonic
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """By digest, what is known now of the keys of all ranks; what this process searched; and whether any rank did."""
+
+    entries: Mapping[str, Entry]
+    outcomes: tuple[Outcome, ...]
+    searched: bool
+
+
+@dataclass
+class Tuner:
+    """Tunes into a database, and remembers what was searched, so that no search is made twice in this process."""
+
+    database: Database
+    searched: set[tuple[str, str]] = field(default_factory=set)
+    """Digest and effort."""
+
+    def tune(self, keys: Sequence[Key], means: Means, ranks: Ranks | None = None) -> Tuned:
+        """Find or search a schedule for each key. What is found is stored after each group.
+
+        All ranks have to call this, those that want nothing too; each ends with the same entries.
+
+        Raises:
+            TuningError: another rank did not answer (``ranks``).
+        """
+        ranks = ranks or Alone()
+        offers = ranks.gathered(self._offer(keys, means))
+        wanted: dict[str, Wanted] = {}
+        for offer in offers:
+            for digest, each in offer.wanted.items():
+                wanted[digest] = _merged(wanted.get(digest), each)
+        entries = {digest: each.entry for digest, each in wanted.items() if each.entry is not None}
+        missing = sorted(
+            (digest for digest, each in wanted.items() if not (each.searched or _suffices(each.entry, means.effort))),
+            key=lambda digest: (-wanted[digest].us, digest),
+        )
+        if not missing:
+            return Tuned(entries, (), False)
+        mine = dealt(missing, {digest: each.key for digest, each in wanted.items()}, offers)[ranks.rank]
+        outcomes = self._search_all([wanted[digest].key for digest in mine], means) if mine else ()
+        found = {each.key.digest(): each.entry for each in outcomes if each.entry is not None}
+        for theirs in ranks.gathered(found):
+            for digest, entry in theirs.items():
+                old = entries.get(digest)
+                if old is None or replaces(entry, old):
+                    entries[digest] = entry
+                    if digest not in found and entry.key.card == means.card:
+                        self.database.store(entry, means.device)
+        self.searched.update((digest, means.effort.name) for digest in missing)
+        return Tuned(entries, outcomes, True)
+
+    def _offer(self, keys: Sequence[Key], means: Means) -> Offer:
+        counts = Counter(key.digest() for key in keys)
+        wanted = {}
+        for key in keys:
+            digest = key.digest()
+            us, searched = counts[digest] * _library_us(key, means.device), (digest, means.effort.name) in self.searched
+            wanted[digest] = Wanted(key, us, self.database.find(key, means.device), searched)
+        return Offer(means.card, wanted)
+
+    def _search_all(self, keys: Sequence[Key], means: Means) -> tuple[Outcome, ...]:
+        """Search each key in turn; those that another process is searching come last, when it may be done."""
+        total = means.effort.seconds * len(keys) if means.seconds is None else means.seconds
+        try:
+            meter = means.meters()
+        except FusionError as error:
+            log.warning("nothing is tuned: %s", error)
+            return ()
+        running = _Running(self.database, means, meter, total, means.clock() + total)
+        try:
+            for observer in means.observers:
+                observer.begin(keys, total)
+            return running.outcomes(keys)
+        finally:
+            meter.close()
+            for observer in means.observers:
+                observer.end()
+
+
+@dataclass
+class _Running:
+    database: Database
+    means: Means
+    meter: Meter
+    total: float
+    deadline: float
+    done: list[Outcome] = field(default_factory=list)
+
+    def outcomes(self, keys: Sequence[Key]) -> tuple[Outcome, ...]:
+        """What came of each key; each has an equal part of the time that is left when it is begun."""
+        others = [key for at, key in enumerate(keys) if not self._tried(key, len(keys) - at)]
+        for at, key in enumerate(others):
+            wait_s = self._share(len(others) - at) + OVERTIME * self.total
+            if not self._tried(key, len(others) - at, wait_s):
+                self._end(Outcome(key, None, "another process is still searching"))
+        return tuple(self.done)
+
+    def _share(self, groups: int) -> float:
+        return max(0.0, self.deadline - self.means.clock()) / groups
+
+    def _tried(self, key: Key, groups: int, wait_s: float = 0.0) -> bool:
+        """Search for a key, unless another process does and is not done in ``wait_s``."""
+        with claimed(self.database.folder, key.digest(), wait_s) as own:
+            if not own:
+                return False
+            entry = self.database.find(key, self.means.device)
+            if _suffices(entry, self.means.effort):
+                self._end(Outcome(key, entry, "another process found it"))
+                return True
+            share = self._share(groups)
+            for observer in self.means.observers:
+                observer.searching(key, share)
+
+            def tell(raced: Sequence[Raced]) -> None:
+                for observer in self.means.observers:
+                    observer.raced(key, raced)
+
+            means = self.means
+            outcome = search(
+                key, means.device, self.meter, means.effort, share, clock=means.clock, now=means.now, tell=tell
+            )
+            if outcome.entry is not None:
+                self.database.store(outcome.entry, means.device)
+            self._end(outcome)
+        return True
+
+    def _end(self, outcome: Outcome) -> None:
+        self.done.append(outcome)
+        for observer in self.means.observers:
+            observer.done(outcome)
+
+
+def _suffices(entry: Entry | None, effort: Effort) -> bool:
+    return entry is not None and EFFORTS.index(entry.effort) >= EFFORTS.index(effort.name)
+
+
+def _merged(one: Wanted | None, other: Wanted) -> Wanted:
+    """What two ranks want of one key, together."""
+    if one is None:
+        return other
+    entries = [entry for entry in (one.entry, other.entry) if entry is not None]
+    best = entries[-1] if len(entries) == 2 and replaces(entries[1], entries[0]) else next(iter(entries), None)
+    return replace(one, us=one.us + other.us, entry=best, searched=one.searched and other.searched)
+
+
+def _library_us(key: Key, device: Device) -> float:
+    """Predicted time of the vendor's kernels."""
+    predicted = estimate(key.group, Schedule("library"), device, key.tier)
+    return predicted.us if predicted is not None else 0.0
+
+
+@cache
+def _tuner(kept: Database) -> Tuner:
+    return Tuner(kept)
+
+
+def tuner() -> Tuner:
+    """The tuner into the database of the cache folder, one for the whole process."""
+    return _tuner(database())

@@ -1,0 +1,94 @@
+"""Tune groups: measure schedules of the planned groups that the database has none for, on the card they will run on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from fusioncc.decision import Rejected
+from fusioncc.device import Device
+from fusioncc.errors import FusionError
+from fusioncc.passes.plan_groups import Setting, as_run
+from fusioncc.passes.tuned_choice import key_for
+from fusioncc.plan import GroupPlan
+from fusioncc.runtime.torch_ranks import is_first_rank, torch_ranks
+from fusioncc.seam import one_line, translated, warn
+from fusioncc.tuning.efforts import EFFORTS
+from fusioncc.tuning.key import Card, Key
+from fusioncc.tuning.measuring import Meter
+from fusioncc.tuning.outcome import Observer
+from fusioncc.tuning.tune import Means, tuner
+
+WAIT_S, LATE_S = 3600.0, 120.0
+"""How long a rank waits for one that tunes: where no time was named, and beyond the time that was."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Who measures on a card (made when there is something to measure), and who is told of it."""
+
+    meters: Callable[[Device], Meter]
+    observers: tuple[Observer, ...] = ()
+
+
+def card_tuning(*observers: Observer) -> Tuning:
+    """Tuning on the current card, shown on a terminal."""
+    from rich.console import Console
+
+    from fusioncc.tuning.meter import CardMeter
+    from fusioncc.tuning.progress import observer_for
+
+    return Tuning(CardMeter, (observer_for(Console(stderr=True), is_first_rank()), *observers))
+
+
+def tunes(setting: Setting) -> bool:
+    """Whether groups are to be measured, and can be."""
+    return setting.options.autotune != "none" and not why_untuned(setting)
+
+
+def why_untuned(setting: Setting) -> str:
+    """Why nothing is measured, whatever the effort; empty where something could be."""
+    if setting.given is not None:
+        return "a plan was given, which holds the schedules"
+    if setting.options.deterministic:
+        return "deterministic=True leaves the choice to the cost models"
+    if setting.measured is None:
+        return "the ranks have parted"
+    if isinstance(setting.runnable, Rejected):
+        return setting.runnable.reason
+    return "" if setting.tuning is not None else "there is no card to measure on"
+
+
+def tune_groups(groups: tuple[GroupPlan, ...], setting: Setting) -> tuple[Setting, bool]:
+    """The setting with what is measured of these groups, and whether anything was searched, here or by another rank.
+
+    Under ``torch.distributed`` every rank has to come here for each of its graphs, and all plan by the same entries. A
+    rank that does not leaves the others with the choice of the models.
+    """
+    try:
+        return translated("tuning failed", lambda: _tuned(groups, setting), FusionError)
+    except FusionError as error:
+        if setting.options.on_error == "raise":
+            raise
+        warn(f"{one_line(error)}; the cost models choose")
+        return replace(setting, measured=None), False
+
+
+def keys_of(groups: tuple[GroupPlan, ...], setting: Setting) -> list[Key]:
+    """The keys of those groups for which a schedule can be measured; equal groups have equal keys."""
+    keys = (key_for(as_run(each.group, setting.options), each.candidates, setting) for each in groups)
+    return [key for key in keys if key is not None]
+
+
+def _tuned(groups: tuple[GroupPlan, ...], setting: Setting) -> tuple[Setting, bool]:
+    tuning, options = setting.tuning, setting.options
+    assert tuning is not None
+    means = Means(
+        setting.device,
+        Card.of(setting.device, setting.card),
+        lambda: tuning.meters(setting.device),
+        EFFORTS[options.autotune],
+        options.autotune_seconds,
+        tuning.observers,
+    )
+    wait_s = WAIT_S if options.autotune_seconds is None else options.autotune_seconds + LATE_S
+    tuned = tuner().tune(keys_of(groups, setting), means, torch_ranks(wait_s))
+    return replace(setting, measured={**(setting.measured or {}), **tuned.entries}), tuned.searched
