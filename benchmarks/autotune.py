@@ -71,20 +71,22 @@ SIZES: tuple[tuple[str, int, int, tuple[int, ...], int], ...] = (
 EXHAUSTIVE = (2, 6, 8, 12, 13, 18)
 """Places of the groups of which everything is raced."""
 MOST = 400
-"""Schedules of an exhaustive race, the best by the model; what the model ranks behind them is predicted to take over
-three times its best."""
+"""Schedules of an exhaustive race, the best by the model."""
 LONG_S = 3600.0
 Row = dict[str, Any]
 
 
 def everything(key: Key, device: Device) -> list[Schedule]:
-    """Every schedule that can be chosen for a group, best first by the sum of the places of its launches."""
+    """Every form of each launch of every kind that can be chosen for a group, beside the model's best of the other
+    launches; best first by its place."""
     found: dict[Schedule, int] = {}
     for kind in measured_kinds(key):
         for launches in rankings(key.group, device, kind, key.tier):
-            for places in itertools.product(*(range(len(each)) for each in launches)):
-                pools = (pool for at, each in zip(places, launches, strict=True) for pool in each[at])
-                found.setdefault(Schedule(kind, tuple(pools)), sum(places))
+            for at, launch in enumerate(launches):
+                for place, pools in enumerate(launch):
+                    whole = (*(each[0] for each in launches[:at]), pools, *(each[0] for each in launches[at + 1 :]))
+                    schedule = Schedule(kind, tuple(pool for part in whole for pool in part))
+                    found.setdefault(schedule, place)
     ordered = sorted(found, key=lambda each: found[each])
     return list(itertools.islice((each for each in ordered if is_selectable(each, key, device)), MOST))
 
