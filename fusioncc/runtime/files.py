@@ -1,4 +1,4 @@
-"""The cache folder, and writing to it."""
+"""The folders of the cache, and writing to them."""
 
 import getpass
 import os
@@ -6,15 +6,22 @@ import re
 import tempfile
 from pathlib import Path
 
+import platformdirs
+
 from fusioncc.config import cache_folder_override
 
 
 def cache_folder() -> Path:
-    """``FUSIONCC_CACHE_DIR``, or a folder for this user beside Inductor's cache."""
+    """For what is made again at little cost: ``FUSIONCC_CACHE_DIR``, or a folder for this user beside Inductor's
+    cache, which it belongs to."""
     chosen = cache_folder_override()
-    if chosen is not None:
-        return Path(chosen)
-    return _inductor_folder() / "fusioncc"
+    return _inductor_folder() / "fusioncc" if chosen is None else Path(chosen)
+
+
+def kept_folder() -> Path:
+    """For what was measured, and outlasts a restart: ``FUSIONCC_CACHE_DIR``, or the user's own cache folder."""
+    chosen = cache_folder_override()
+    return platformdirs.user_cache_path("fusioncc", appauthor=False) if chosen is None else Path(chosen)
 
 
 def _inductor_folder() -> Path:

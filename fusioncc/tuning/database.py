@@ -15,7 +15,7 @@ from typing import Literal
 
 from fusioncc.device import Device
 from fusioncc.errors import TuningError
-from fusioncc.runtime.files import cache_folder
+from fusioncc.runtime.files import kept_folder
 from fusioncc.tuning.claims import CLAIM
 from fusioncc.tuning.entry import Entry, replaces
 from fusioncc.tuning.folder import TEMPORARY, Folder
@@ -180,5 +180,5 @@ def _database(path: Path) -> Database:
 
 
 def database() -> Database:
-    """The database of the cache folder, one for the whole process."""
-    return _database(cache_folder() / "tuned")
+    """The database of the user's cache folder, one for the whole process."""
+    return _database(kept_folder() / "tuned")

@@ -150,8 +150,8 @@ def test_the_commands_load_no_torch(kept: Database, tmp_path: Path) -> None:
     """Also where the folder has to be found."""
     (tmp_path / "torch.py").write_text("raise RuntimeError('torch was imported')")
     unset = {name: value for name, value in os.environ.items() if name != "FUSIONCC_CACHE_DIR"}
-    environment = {**unset, "PYTHONPATH": str(ROOT), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
-    folder = tmp_path / "inductor" / "fusioncc" / "tuned"
+    environment = {**unset, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "caches")}
+    folder = tmp_path / "caches" / "fusioncc" / "tuned"
     folder.mkdir(parents=True)
     (folder / f"{key().digest()}.json").write_bytes(to_bytes(entry()))
     command = [sys.executable, "-m", "fusioncc", "cache", "list"]
