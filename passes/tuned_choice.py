@@ -37,11 +37,13 @@ def key_for(group: Group, candidates: tuple[Candidate, ...], setting: "Setting")
 def tuned_choice(group: Group, candidates: tuple[Candidate, ...], setting: "Setting") -> tuple[Schedule, str] | None:
     """The measured schedule of a group, as its kernels find it, and why it runs; None where none was measured, or what
     was is not legal here."""
-    key = key_for(group, candidates, setting)
-    if key is None or setting.measured is None:
+    kept, given = database(), setting.measured
+    if given is None or (not given and kept.is_empty()):
         return None
-    entry = setting.measured.get(key.digest()) if setting.measured else None
-    entry = entry or database().find(key, setting.device)
+    key = key_for(group, candidates, setting)
+    if key is None:
+        return None
+    entry = given.get(key.digest()) or kept.find(key, setting.device)
     if entry is None or not any(each.kind == entry.schedule.kind and each.legal for each in candidates):
         return None
     return entry.schedule, why_measured(entry)
