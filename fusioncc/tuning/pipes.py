@@ -49,13 +49,21 @@ def read(handle: int, expected: Any, seconds: float | None = None) -> Any:
 def _exactly(handle: int, count: int, until: float | None) -> bytes:
     data = b""
     while len(data) < count:
-        if until is not None and not select.select([handle], [], [], max(0.0, until - time.monotonic()))[0]:
-            raise TimeoutError
+        if until is not None:
+            _wait(handle, max(0.0, until - time.monotonic()))
         part = os.read(handle, count - len(data))
         if not part:
             raise EOFError("the process is gone")
         data += part
     return data
+
+
+def _wait(handle: int, seconds: float) -> None:
+    """Until there is something to read. By ``poll``: ``select`` knows no handle above 1023."""
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    if not poll.poll(1000 * seconds):
+        raise TimeoutError
 
 
 class Parent(Generic[T]):

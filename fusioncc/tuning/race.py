@@ -115,7 +115,7 @@ class Racing:
 
     def _sample(self, lane: Lane) -> None:
         if not self._worker.knows(lane.generation):
-            if self._late:
+            if self._late and lane is not self._library:
                 return
             self._attempt(lane)
         if lane.runs and self._over is None:
@@ -153,5 +153,6 @@ class Racing:
             results = [no_room if result is None else result for result in results]
         library = self._library.failed or self._library.measured()
         if library is None:
-            library = Failed(self._over.kind, str(self._over)) if self._over else Failed("hang", "no time was left")
+            assert self._over is not None, "otherwise it was sampled, late or not"
+            library = Failed(self._over.kind, str(self._over))
         return Race(library, tuple(results))

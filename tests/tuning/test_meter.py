@@ -32,7 +32,7 @@ def notes(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def meter(notes: Path) -> Iterator[Make]:
-    made = []
+    made, before = [], children()
 
     def make(library: str = str(LIBRARY_US), limits: Limits = LIMITS) -> CardMeter:
         made.append(
@@ -43,7 +43,7 @@ def meter(notes: Path) -> Iterator[Make]:
     yield make
     for each in made:
         each.close()
-    assert children() == set()
+    assert children() <= before
 
 
 def children() -> set[int]:
@@ -154,6 +154,15 @@ def test_the_time_is_kept(meter: Make) -> None:
     found = race(one, "11.0", "compiler hang", "12.0", seconds=2.0)
     assert time.monotonic() - began < 4.0
     assert found == Race(Measured(LIBRARY_US, 0.0), (timed(11.0), None, None))
+
+
+def test_when_time_is_up_only_the_library_is_tried_again(meter: Make) -> None:
+    one = meter()
+    race(one)
+    for compiled in one._pool.compiled(job(), (Schedule("10.0"), Schedule("hang")), first=True):
+        compiled.result(LONG)
+    found = race(one, "10.0", "hang", "12.0", seconds=1.5)
+    assert found == Race(Measured(LIBRARY_US, 0.0), (None, DEADLY["hang"], None))
 
 
 def test_in_no_time_there_is_the_library(meter: Make) -> None:

@@ -1,6 +1,8 @@
 """Messages between processes arrive whole and equal, or not at all."""
 
+import fcntl
 import os
+import resource
 from collections.abc import Iterator
 
 import pytest
@@ -66,3 +68,14 @@ def test_half_a_message_is_waited_for_and_not_for_ever(pipe: Pipe) -> None:
     os.write(into, LENGTH.pack(10) + b"{")
     with pytest.raises(TimeoutError):
         read(out, FromBench, 0.05)
+
+
+def test_a_process_may_have_many_files_open(pipe: Pipe) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
+    out, into = pipe
+    high = fcntl.fcntl(out, fcntl.F_DUPFD_CLOEXEC, 1500)
+    write(into, Sample(1))
+    assert read(high, ToBench, 1.0) == Sample(1)
+    os.close(high)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
