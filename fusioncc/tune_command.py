@@ -34,7 +34,7 @@ def tune_command(
     target: TargetArgument,
     effort: Annotated[str, typer.Option(help="quick: 8 schedules a group; full: then their neighbours.")] = "quick",
     seconds: Annotated[
-        float | None, typer.Option(help="Time for all groups; else 30 s for each, or 240 s in full.")
+        float | None, typer.Option(help="Time for all groups; else 60 s for each, or 300 s in full.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="Profile of this machine's card; else the one it has.")] = None,
     log: Annotated[str | None, typer.Option(metavar="FILE", help="Write all that is measured, tune.csv.")] = None,

@@ -1,9 +1,12 @@
 """The tuned choice: the schedule that was measured for a group, where the database has one for this card."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from fusioncc.autotune.pick import ON_REQUEST, pick
+from fusioncc.autotune.pick import pick
+from fusioncc.config import Options
+from fusioncc.device import Device
 from fusioncc.group import Group
 from fusioncc.packing import PACKED
 from fusioncc.schedule import Candidate, Schedule
@@ -24,25 +27,33 @@ def key_for(group: Group, candidates: tuple[Candidate, ...], setting: "Setting")
     it is emitted, or the model's choice moves weights, which is measured nowhere."""
     if setting.given is not None or setting.options.deterministic:
         return None
-    key = key_of(group, setting.options, setting.device, setting.card)
-    kinds = measured_kinds(key)
-    legal = {each.kind for each in candidates if each.legal}
-    if legal.isdisjoint(kinds):
+    key, kinds = _keyed(group.signature(), setting.options, setting.device, setting.card)
+    if not any(each.legal and each.kind in kinds for each in candidates):
         return None
-    moves = setting.options.schedule == "auto" and pick(candidates, group).kind in (*PACKED, *ON_REQUEST)
+    moves = setting.options.schedule == "auto" and pick(candidates, group).kind in PACKED
     return None if moves else key
 
 
 def tuned_choice(group: Group, candidates: tuple[Candidate, ...], setting: "Setting") -> tuple[Schedule, str] | None:
     """The measured schedule of a group, as its kernels find it, and why it runs; None where none was measured, or what
     was is not legal here."""
-    key = key_for(group, candidates, setting) if setting.measured is not None else None
-    if key is None or setting.measured is None:
+    kept, given = database(), setting.measured
+    if given is None or (not given and kept.is_empty()):
         return None
-    entry = setting.measured.get(key.digest()) or database().find(key, setting.device)
+    key = key_for(group, candidates, setting)
+    if key is None:
+        return None
+    entry = given.get(key.digest()) or kept.find(key, setting.device)
     if entry is None or not any(each.kind == entry.schedule.kind and each.legal for each in candidates):
         return None
     return entry.schedule, why_measured(entry)
+
+
+@lru_cache(maxsize=1024)
+def _keyed(group: Group, options: Options, device: Device, card: str) -> tuple[Key, tuple[str, ...]]:
+    """The key of a group without names, and the kinds that may be measured for it: equal layers have one."""
+    key = key_of(group, options, device, card)
+    return key, measured_kinds(key)
 
 
 def why_measured(entry: Entry) -> str:

@@ -1,5 +1,7 @@
 """The pass by itself, over an FX graph."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import fx
@@ -9,8 +11,10 @@ import fusioncc
 from fusioncc import FusionPass, Options
 from fusioncc.capture import capture
 from fusioncc.errors import PlanError
+from fusioncc.passes.tune_groups import Tuning
 from fusioncc.seam import FusionWarning
 from tests.lora_models import Lora, close, rows
+from tests.tuning.fake_meter import Clock, FakeMeter
 
 INLINE = Options(schedule="inline", on_error="raise")
 
@@ -63,6 +67,24 @@ def test_a_pass_behind_it_sees_the_rewritten_graph() -> None:
     module = captured()
     FusionPass(INLINE, form="call", then=lambda graph: seen.append(len(graph.nodes)))(module.graph)
     assert seen == [len(module.graph.nodes)]
+
+
+def test_a_measured_schedule_runs_and_gives_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured by a meter without a card, and found by the next pass, which has none."""
+    monkeypatch.setenv("FUSIONCC_CACHE_DIR", str(tmp_path))
+    tuning = Tuning(lambda device: FakeMeter(Clock(), library=10.0))
+    chosen = []
+    measuring = FusionPass(Options(autotune="quick", on_error="raise"), form="call", tuning=tuning)
+    for each in (measuring, FusionPass(form="call")):
+        module = captured()
+        each(module.graph)
+        module.recompile()
+        (group,) = each.plans[0].groups
+        assert group.why.startswith("measured") and group.insertion == "call"
+        with torch.no_grad():
+            close(module(*arguments(module))[0], Lora()(rows()))
+        chosen.append(group.schedule)
+    assert chosen[0] == chosen[1]
 
 
 def test_uuid_is_stable_and_changes_with_whatever_changes_the_graph() -> None:

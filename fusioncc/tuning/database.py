@@ -55,6 +55,10 @@ class Database:
             found = None
         return kept if kept is not None and (found is None or replaces(kept, found)) else found
 
+    def is_empty(self) -> bool:
+        """Whether nothing was ever kept: then no key has to be made."""
+        return not self._kept and not self.folder.path.exists()
+
     def store(self, entry: Entry, device: Device) -> Stored:
         """Keep an entry whose key was made of ``device``, unless what is kept for the key is better
         (:func:`~fusioncc.tuning.entry.replaces`). ``stored``: it is on the disk; ``refused``: it would not be found."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from fusioncc.autotune import best
+from fusioncc.autotune import best, next_best
 from fusioncc.config import Options
 from fusioncc.cost_models import footprint
 from fusioncc.device import get_device
@@ -16,6 +16,7 @@ from fusioncc.tuning.key import Key, key_of
 from fusioncc.tuning.neighbours import KNOBS, arrangements, neighbours
 from fusioncc.tuning.space import require_selectable
 from tests.cost_models.groups import bundle, lora
+from tests.shown import shown
 from tests.tuning.entries import DEVICE, GROUP, key
 
 GROUPS = {
@@ -165,3 +166,12 @@ def test_what_differs_in_two_knobs_or_by_two_steps_is_no_neighbour() -> None:
     far = [each for each in every if abs(each[0].tile.num_stages - tile.num_stages) > 2]
     assert around and two and far and pools not in around
     assert around.isdisjoint(two) and around.isdisjoint(far)
+
+
+@pytest.mark.parametrize(("name", "kind"), shown(CASES, 8))
+def test_one_that_does_not_build_has_a_next_best(name: str, kind: str) -> None:
+    """A step down the ranking of its launch, as for a choice of the model's."""
+    group = GROUPS[name].signature()
+    for each in neighbours(start(group, kind), key(group), DEVICE):
+        following = next_best(group, DEVICE, each, 0)
+        assert following is None or following.pools != each.pools
