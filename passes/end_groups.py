@@ -19,6 +19,7 @@ from fusioncc.passes.chain_head import head_of
 from fusioncc.passes.epilogue_form import Behind, as_epilogue, first_refusal, views_of
 from fusioncc.passes.exclusions import leads_back
 from fusioncc.passes.find_chains import find_chains, inputs_of
+from fusioncc.passes.find_rotations import Rotation, find_rotations, read_by
 from fusioncc.passes.plan_chains import chain_refusal, relaid
 from fusioncc.passes.plan_groups import WITHOUT_KERNEL, Refusals, Setting, plan_groups
 from fusioncc.passes.read_chains import read_chain
@@ -81,9 +82,9 @@ class _Ending:
         def products(nodes: Sequence[fx.Node]) -> dict[fx.Node, tuple[int, int]]:
             return {each: made[views_of(each)[-1]] for each in inputs_of(nodes) if views_of(each)[-1] in made}
 
-        for found in find_chains(self.graph, self.covered.values(), least=1).chains:
+        for found in find_chains(self.graph, self.covered.values(), least=1, rotated=self.rotated).chains:
             chain = sorted(found, key=self.order.__getitem__)
-            nodes = head_of(chain, products(chain))
+            nodes = head_of(chain, products(chain), self.rotated)
             sources = products(nodes)
             owners = [at for at, _ in sources.values()]
             if owners:
@@ -106,6 +107,15 @@ class _Ending:
         """Where the graph writes in place."""
         return [at for node, at in self.order.items() if is_mutation(node)]
 
+    @cached_property
+    def rotated(self) -> dict[fx.Node, Rotation]:
+        """The rotations of the graph by their nodes; of those of products the ones that are refused are said."""
+        found = find_rotations(self.graph)
+        made = {self.by_name[output.node] for group in self.groups for output in group.outputs}
+        self.rejections += [why for rotation, why in found.refused if made & {*read_by(rotation)}]
+        taken = frozenset[fx.Node]().union(*self.covered.values())
+        return {node: rotation for node, rotation in found.of.items() if taken.isdisjoint(rotation.nodes)}
+
     def _written_between(self, nodes: Sequence[fx.Node]) -> bool:
         places = [self.order[node] for node in nodes]
         return any(min(places) < at < max(places) for at in self.writes)
@@ -118,7 +128,7 @@ class _Ending:
     def _apart_us(self, chain: Sequence[fx.Node], head: Sequence[fx.Node]) -> float:
         """What a chain takes in a kernel of its own more than the rest of it would without its head, us."""
         rest = [node for node in chain if node not in head]
-        parts = [read_chain(nodes, self.order, "") for nodes in (chain, rest) if nodes]
+        parts = [read_chain(nodes, self.order, "", self.rotated) for nodes in (chain, rest) if nodes]
         whole, *without = (chain_costs(each, self.setting.device)[1].us for each in parts)
         return whole - sum(without)
 
@@ -138,7 +148,7 @@ class _Ending:
     def _try(self, at: int, nodes: tuple[fx.Node, ...], mains: Mapping[fx.Node, int], whole: Sequence[fx.Node]) -> None:
         """End the tiles of a group with the head of a chain, of whose inputs ``mains`` are products, or say why not."""
         group = self.groups[at]
-        chain = read_chain(nodes, self.order, f"{group.name}_end{len(group.epilogues)}")
+        chain = read_chain(nodes, self.order, f"{group.name}_end{len(group.epilogues)}", self.rotated)
         number = {operand.node: number for number, operand in enumerate(chain.inputs)}
         members = [self.by_name[member.node] for member in group.members]
         written = self._written_between([*members, *nodes])
