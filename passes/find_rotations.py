@@ -14,6 +14,7 @@ from fusioncc.decision import Accepted, Decision, Rejected
 from fusioncc.graph import COPIES, PERMUTES, SLICES, VIEWS, aten, is_static, tensor
 
 JOINS = (aten.cat.default, aten.stack.default)
+SPLITS = (aten.split.Tensor, aten.split_with_sizes.default)
 END = 2**63 - 1
 """Where a slice ends that goes to the end."""
 
@@ -173,10 +174,11 @@ def _slice(node: fx.Node) -> Half | None:
         given: list[Any] = [*args[1:], *[0, None, None, 1][len(args) - 1 :]]
         dim, start, stop, step = given
         return _part(args[0], (), dim, 0 if start is None else start, END if stop is None else stop, step)
-    if node.target is operator.getitem and args[0].target is aten.split.Tensor:
+    if node.target is operator.getitem and args[0].target in SPLITS:
         split, at = args
-        source, width, *dim = split.args
-        return _part(source, (split,), dim[0] if dim else 0, at * width, (at + 1) * width, 1)
+        source, sizes, *dim = split.args
+        start, width = (at * sizes, sizes) if isinstance(sizes, int) else (sum(sizes[:at]), sizes[at])
+        return _part(source, (split,), dim[0] if dim else 0, start, start + width, 1)
     return None
 
 

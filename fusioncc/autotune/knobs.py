@@ -26,9 +26,9 @@ MAX_ACCUMULATORS = {True: 144, False: 128}
 """fp32 accumulators a thread may hold, from Hopper on and before. There the widest tile (128x256, 8 warps:
 128) leaves room for a low-rank part; before, 136 spilled when compiled for capability 80 and 128 did not."""
 MAX_ROTATED = {True: 64, False: 96}
-"""Those beside which a thread can rotate halves of heads, from Blackwell on and before. Compiled with heads of 128, tiles
-of 128 a thread spilled 96 to 152 bytes for capability 80 and 90 and 776 for 100, tiles of 64 a thread none for 80 and
-90, and for 100 none where they have 128 rows and 32 where they have 64 (Triton 3.7)."""
+"""Those beside which a thread can rotate halves of heads, from Blackwell on and before. Compiled with heads of 128,
+tiles of 128 a thread spilled 96 to 152 bytes for capability 80 and 90 and 776 for 100, tiles of 64 a thread none for 80
+and 90, and for 100 none where they have 128 rows and up to 32 where they have 64 (Triton 3.7)."""
 MIN_ACCUMULATORS = 4
 """Fewer leave most of a warp's MMA idle."""
 SHORT_PASS = 1024
