@@ -10,7 +10,7 @@ from torch import fx
 
 from fusioncc.graph import tensor
 from fusioncc.passes.find_chains import is_reduction
-from fusioncc.passes.find_rotations import Rotation
+from fusioncc.passes.read_rotations import Rotation
 
 
 def head_of(

@@ -19,11 +19,12 @@ from fusioncc.passes.chain_head import head_of
 from fusioncc.passes.epilogue_form import Behind, as_epilogue, first_refusal, views_of
 from fusioncc.passes.exclusions import leads_back
 from fusioncc.passes.find_chains import find_chains, inputs_of
-from fusioncc.passes.find_rotations import Rotation, find_rotations, read_by
+from fusioncc.passes.find_rotations import Rotations, find_rotations, read_by
 from fusioncc.passes.plan_chains import chain_refusal, relaid
 from fusioncc.passes.plan_groups import WITHOUT_KERNEL, Refusals, Setting, plan_groups
 from fusioncc.passes.read_chains import read_chain
 from fusioncc.passes.read_ops import is_fill
+from fusioncc.passes.read_rotations import Rotation
 from fusioncc.plan import GroupPlan
 from fusioncc.seam import one_line, translated, warn
 
@@ -82,6 +83,7 @@ class _Ending:
         def products(nodes: Sequence[fx.Node]) -> dict[fx.Node, tuple[int, int]]:
             return {each: made[views_of(each)[-1]] for each in inputs_of(nodes) if views_of(each)[-1] in made}
 
+        self.rejections += [why for each, why in self.rotations.refused if any(node in made for node in read_by(each))]
         for found in find_chains(self.graph, self.covered.values(), least=1, rotated=self.rotated).chains:
             chain = sorted(found, key=self.order.__getitem__)
             nodes = head_of(chain, products(chain), self.rotated)
@@ -108,13 +110,14 @@ class _Ending:
         return [at for node, at in self.order.items() if is_mutation(node)]
 
     @cached_property
+    def rotations(self) -> Rotations:
+        return find_rotations(self.graph)
+
+    @cached_property
     def rotated(self) -> dict[fx.Node, Rotation]:
-        """The rotations of the graph by their nodes; of those of products the ones that are refused are said."""
-        found = find_rotations(self.graph)
-        made = {self.by_name[output.node] for group in self.groups for output in group.outputs}
-        self.rejections += [why for rotation, why in found.refused if made & {*read_by(rotation)}]
+        """The rotations that may be in a chain, by their nodes."""
         taken = frozenset[fx.Node]().union(*self.covered.values())
-        return {node: rotation for node, rotation in found.of.items() if taken.isdisjoint(rotation.nodes)}
+        return {node: each for node, each in self.rotations.of.items() if taken.isdisjoint(each.nodes)}
 
     def _written_between(self, nodes: Sequence[fx.Node]) -> bool:
         places = [self.order[node] for node in nodes]

@@ -16,8 +16,8 @@ from torch import fx
 from fusioncc.chain import IN_ORDER, REDUCTIONS
 from fusioncc.decision import Rejected
 from fusioncc.graph import is_mutation, product, tensor
-from fusioncc.passes.find_rotations import Rotation
 from fusioncc.passes.read_ops import ALIASES, COMPOSITES, is_fill, origin_of, refusal
+from fusioncc.passes.read_rotations import Rotation
 
 MAX_ROW = 16384
 """Elements of a row up to which one program holds it."""

@@ -1,6 +1,6 @@
 """What is inserted for one group: its new nodes, and values brought into the shapes that kernels and graph want."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,21 +46,21 @@ def shaped_like(insertion: Insertion, made: fx.Node, old: fx.Node) -> fx.Node:
     made.meta.update({key: old.meta[key] for key in ("nn_module_stack", "stack_trace") if key in old.meta})
     if wanted.dim() == 2 and is_static(wanted.shape[1]) and wanted.shape[1] == value.shape[1]:
         return made
-    if all(map(is_static, (*wanted.shape, *wanted.stride()))):
-        order = memory_order(wanted.shape, wanted.stride())
-        if [*order] != sorted(order, key=lambda dim: (wanted.shape[dim] > 1, dim)):
-            return _permuted(insertion, made, wanted, order)
     shape = _sizes_of(insertion, old)
     return insertion.call(aten.reshape.default, (made, shape), value.reshape(wanted.shape))
 
 
-def _permuted(insertion: Insertion, made: fx.Node, wanted: torch.Tensor, order: Sequence[int]) -> fx.Node:
-    """The kernel's matrix with its dimensions in the ``order`` in which they lie, then in that of the graph."""
-    value, shape = tensor(made), [int(wanted.shape[dim]) for dim in order]
-    assert value is not None
-    laid = insertion.call(aten.reshape.default, (made, shape), value.reshape(shape))
-    dims = [order.index(dim) for dim in range(len(order))]
-    return insertion.call(aten.permute.default, (laid, dims), value.reshape(shape).permute(dims))
+def laid_like(insertion: Insertion, made: fx.Node, old: fx.Node) -> fx.Node:
+    """The kernel's matrix in the shape of the result of an epilogue, whose dimensions may lie in another order."""
+    value, wanted = tensor(made), tensor(old)
+    assert value is not None and wanted is not None
+    order = memory_order(wanted.shape, wanted.stride())
+    if [*order] == sorted(order, key=lambda dim: (wanted.shape[dim] > 1, dim)):
+        return shaped_like(insertion, made, old)
+    shape, dims = [int(wanted.shape[dim]) for dim in order], [order.index(dim) for dim in range(len(order))]
+    laid = value.reshape(shape)
+    matrix = insertion.call(aten.reshape.default, (made, shape), laid)
+    return insertion.call(aten.permute.default, (matrix, dims), laid.permute(dims))
 
 
 def _sizes_of(insertion: Insertion, old: fx.Node) -> list[Any]:

@@ -10,8 +10,8 @@ from fusioncc.chain import ROTATE_HALF, Chain, Result
 from fusioncc.graph import dtype_of, is_aligned, tensor
 from fusioncc.group import Operand
 from fusioncc.passes.find_chains import broadcast, inputs_of, results_of
-from fusioncc.passes.find_rotations import Rotation
 from fusioncc.passes.read_ops import Reader, is_fill, read
+from fusioncc.passes.read_rotations import Rotation
 
 
 def read_chain(

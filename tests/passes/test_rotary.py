@@ -154,6 +154,12 @@ def of_a_part(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cos: torch.Tens
 
 REFUSED: dict[str, tuple[Embed, int, str, str]] = {
     "interleaved": (lambda q, k, v, c, s: (q * c + interleaved(q) * s, k, v), 16, "side_by_side", "(interleaved)"),
+    "interleaved behind a cast": (
+        lambda q, k, v, c, s: (q.double() * c + interleaved(q.double()) * s, k, v),
+        16,
+        "side_by_side",
+        "(interleaved)",
+    ),
     "a part of a head": (of_a_part, 16, "whole_heads", "8 of 16 columns are rotated"),
     "other halves": (
         lambda q, k, v, c, s: (q * c + torch.cat((-q[..., 4:], q[..., :4]), -1) * s, k, v),
