@@ -60,6 +60,12 @@ def summed(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cos: torch.Tensor,
     return turned, f.rms_norm(turned, turned.shape[-1:]), other, k.sum(2), v
 
 
+def in_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Tensors:
+    """As heads ``[B, S, H, D]``."""
+    rows = (each.transpose(1, 2) for each in (q, k))
+    return (*apply_rotary_pos_emb(*rows, cos, sin, unsqueeze_dim=2), v)
+
+
 @dataclass(frozen=True)
 class Case:
     """Batch, length, heads of q, k and v, their size, sequences of cos and sin; what each product ends with reads."""
@@ -81,6 +87,7 @@ CASES = {
     "one position": Case(batch=6, length=1, reads=(1, 16)),
     "one position of one sequence": Case(batch=1, length=1, reads=(1, 16)),
     "one head of k": Case(heads=(3, 1, 1), d=32, reads=(6, 32)),
+    "rows in front of heads": Case(in_rows),
     "ops on both sides": Case(scaled),
     "a product that is read too": Case(summed, kept=1),
     "large heads": Case(heads=(2, 1, 1), d=128, reads=(6, 128)),
