@@ -70,6 +70,8 @@ class Launch:
     """Main tiles that join what other programs of the same launch make (``two_pool``)."""
     together: int = 1
     """Main members of which one program computes a tile each: ``n`` is that of one of them."""
+    head: int = 1
+    """Columns of the heads whose halves its tiles rotate; 1: none."""
     bundled: tuple["Launch", ...] = ()
     """The parts of a bundle, each as its own launch would be; empty for a single one."""
 

@@ -83,8 +83,8 @@ def lettered(group: Group) -> Letters:
         chain, whole = epilogue.chain, (M, widths[n])
 
         def read(operand: Operand) -> Operand:
-            pairs = zip(operand.shape, whole, strict=False)
-            return replace(operand, shape=tuple(size if size == 1 else symbol for size, symbol in pairs))
+            sides = zip(operand.shape, chain.shape, whole, strict=False)  # what is repeated keeps its size
+            return replace(operand, shape=tuple(symbol if 1 < size == full else size for size, full, symbol in sides))
 
         def made(op: Op) -> Op:
             return replace(op, shape=whole) if op.shape == chain.shape else op

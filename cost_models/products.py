@@ -139,6 +139,7 @@ def _ended(group: Group, parts: Sequence[Launch]) -> Launch:
         ranks=tuple(rank for part in parts for rank in part.ranks),
         out_element=max(tensor.element for tensor in (*made, *writes)),
         together=len(parts),
+        head=epilogue.head,
     )
 
 

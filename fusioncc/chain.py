@@ -19,6 +19,9 @@ CASTS = ("prims.convert_element_type.default", "aten._to_copy.default", "aten.to
 """Overloads that only change the dtype."""
 CONSTANT = "aten.full.default"
 """The op without an input: every element is its one argument."""
+ROTATE_HALF = "fusioncc.rotate_half.default"
+"""The op that makes ``(-hi, lo)`` of the halves ``(lo, hi)`` of every head of a row, as rotary position embeddings do;
+its second argument is the number of columns of a head. In a chain that ends tiles only."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,11 @@ class Op:
     def reduces(self) -> bool:
         """Whether it is a reduction along the last dimension."""
         return self.target in REDUCTIONS
+
+    @property
+    def head(self) -> int:
+        """Columns that it needs in one place; 1 of an elementwise op."""
+        return int(self.args[1].constant) if self.target == ROTATE_HALF else 1
 
     @property
     def values(self) -> tuple[int, ...]:

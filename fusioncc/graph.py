@@ -5,7 +5,7 @@ Sizes may be symbolic: they are compared as expressions, so that looking at a gr
 
 import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -276,6 +276,11 @@ def gaps_may_close(node: fx.Node) -> bool:
     while node.target in MEMORY_VIEWS:
         node = node.args[0]  # type: ignore[assignment]
     return value is not None and node.op not in HOLDERS and not is_dense(value)
+
+
+def memory_order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """Dimensions from the longest stride to the shortest, those of one element first."""
+    return tuple(sorted(range(len(shape)), key=lambda dim: (shape[dim] > 1, -strides[dim])))
 
 
 def is_dense(value: torch.Tensor) -> bool:

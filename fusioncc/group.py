@@ -72,7 +72,8 @@ class Epilogue:
     is stored in the place of their outputs.
 
     ``mains`` (indices) have one N; tiles of several are computed by one program. ``chain`` is written for matrices: its
-    shape is ``[M, N]``, that of an input or a value ``[M or 1, N or 1]`` or ``[]``, and its results lie row by row.
+    shape is ``[M, N]``, that of an input or a value ``[m, n]`` or ``[]``, and its results lie row by row. A side that
+    is a part of M or of N (1, the rows of a sequence, the columns of a head) is repeated.
     """
 
     mains: tuple[int, ...]
@@ -84,6 +85,11 @@ class Epilogue:
     def operands(self) -> tuple[Operand, ...]:
         """What it reads beside the accumulators."""
         return self.chain.inputs[len(self.mains) :]
+
+    @property
+    def head(self) -> int:
+        """Columns of which a tile has a multiple: those of the heads whose halves it rotates."""
+        return max(op.head for op in self.chain.ops)
 
     def signature(self) -> "Epilogue":
         """The epilogue with every name removed."""

@@ -4,17 +4,21 @@ Of a residual sum in front of a norm the sum is the head. What follows the head 
 fewest bytes have to be written; what does not read a product belongs to it where nothing else needs it.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from torch import fx
 
 from fusioncc.graph import tensor
 from fusioncc.passes.find_chains import is_reduction
+from fusioncc.passes.read_rotations import Rotation
 
 
-def head_of(nodes: Sequence[fx.Node], products: Collection[fx.Node]) -> tuple[fx.Node, ...]:
+def head_of(
+    nodes: Sequence[fx.Node], products: Collection[fx.Node], rotated: Mapping[fx.Node, Rotation] | None = None
+) -> tuple[fx.Node, ...]:
     """The nodes of a chain (in graph order) that make up its head; all of them where it begins with a reduction.
-    ``products`` are the inputs that a group makes."""
+    ``products`` are the inputs that a group makes; rotations (``rotated``, by their nodes) stay whole."""
+    turns = {rotation.nodes for rotation in (rotated or {}).values()}
     inside, behind = set(nodes), set[fx.Node]()
     head = set[fx.Node]()
     for node in nodes:
@@ -29,8 +33,14 @@ def head_of(nodes: Sequence[fx.Node], products: Collection[fx.Node]) -> tuple[fx
     for node in reversed(nodes) if behind else ():
         if node in shortest[-1] and not any(user in shortest[-1] for user in node.users):
             shortest.append(shortest[-1] - {node})
-    best = min((each for each in shortest if each), key=lambda each: _written(each, products), default=inside)
+    whole = (each for each in shortest if each and not any(_cut(each, turn) for turn in turns))
+    best = min(whole, key=lambda each: _written(each, products), default=inside)
     return tuple(node for node in nodes if node in best)
+
+
+def _cut(head: Collection[fx.Node], rotation: Sequence[fx.Node]) -> bool:
+    """Whether a head has a part of a rotation."""
+    return 0 < sum(node in head for node in rotation) < len(rotation)
 
 
 def _written(head: Collection[fx.Node], products: Collection[fx.Node]) -> int:

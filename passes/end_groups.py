@@ -19,10 +19,12 @@ from fusioncc.passes.chain_head import head_of
 from fusioncc.passes.epilogue_form import Behind, as_epilogue, first_refusal, views_of
 from fusioncc.passes.exclusions import leads_back
 from fusioncc.passes.find_chains import find_chains, inputs_of
+from fusioncc.passes.find_rotations import Rotations, find_rotations, read_by
 from fusioncc.passes.plan_chains import chain_refusal, relaid
 from fusioncc.passes.plan_groups import WITHOUT_KERNEL, Refusals, Setting, plan_groups
 from fusioncc.passes.read_chains import read_chain
 from fusioncc.passes.read_ops import is_fill
+from fusioncc.passes.read_rotations import Rotation
 from fusioncc.plan import GroupPlan
 from fusioncc.seam import one_line, translated, warn
 
@@ -83,9 +85,10 @@ class _Ending:
         def products(nodes: Sequence[fx.Node]) -> dict[fx.Node, tuple[int, int]]:
             return {each: made[views_of(each)[-1]] for each in inputs_of(nodes) if views_of(each)[-1] in made}
 
-        for found in find_chains(self.graph, self.covered.values(), least=1).chains:
+        self.rejections += [why for each, why in self.rotations.refused if any(node in made for node in read_by(each))]
+        for found in find_chains(self.graph, self.covered.values(), least=1, rotated=self.rotated).chains:
             chain = sorted(found, key=self.order.__getitem__)
-            nodes = head_of(chain, products(chain))
+            nodes = head_of(chain, products(chain), self.rotated)
             sources = products(nodes)
             owners = [at for at, _ in sources.values()]
             if owners:
@@ -108,6 +111,16 @@ class _Ending:
         """Where the graph writes in place."""
         return [at for node, at in self.order.items() if is_mutation(node)]
 
+    @cached_property
+    def rotations(self) -> Rotations:
+        return find_rotations(self.graph)
+
+    @cached_property
+    def rotated(self) -> dict[fx.Node, Rotation]:
+        """The rotations that may be in a chain, by their nodes."""
+        taken = frozenset[fx.Node]().union(*self.covered.values())
+        return {node: each for node, each in self.rotations.of.items() if taken.isdisjoint(each.nodes)}
+
     def _written_between(self, nodes: Sequence[fx.Node]) -> bool:
         places = [self.order[node] for node in nodes]
         return any(min(places) < at < max(places) for at in self.writes)
@@ -120,7 +133,7 @@ class _Ending:
     def _apart_us(self, chain: Sequence[fx.Node], head: Sequence[fx.Node]) -> float:
         """What a chain takes in a kernel of its own more than the rest of it would without its head, us."""
         rest = [node for node in chain if node not in head]
-        parts = [read_chain(nodes, self.order, "") for nodes in (chain, rest) if nodes]
+        parts = [read_chain(nodes, self.order, "", self.rotated) for nodes in (chain, rest) if nodes]
         whole, *without = (chain_costs(each, self.setting.device)[1].us for each in parts)
         return whole - sum(without)
 
@@ -140,7 +153,7 @@ class _Ending:
     def _try(self, at: int, nodes: tuple[fx.Node, ...], mains: Mapping[fx.Node, int], whole: Sequence[fx.Node]) -> None:
         """End the tiles of a group with the head of a chain, of whose inputs ``mains`` are products, or say why not."""
         group = self.groups[at]
-        chain = read_chain(nodes, self.order, f"{group.name}_end{len(group.epilogues)}")
+        chain = read_chain(nodes, self.order, f"{group.name}_end{len(group.epilogues)}", self.rotated)
         number = {operand.node: number for number, operand in enumerate(chain.inputs)}
         members = [self.by_name[member.node] for member in group.members]
         written = self._written_between([*members, *nodes])

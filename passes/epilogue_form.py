@@ -1,16 +1,28 @@
 """A chain behind the products of a group as an epilogue of its tiles: written for matrices, the products first."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from math import prod
 
 from torch import fx
 
-from fusioncc.chain import Argument, Chain
+from fusioncc.chain import ROTATE_HALF, Argument, Chain
 from fusioncc.codegen.epilogue_rules import STORED
+from fusioncc.codegen.pool_rules import MAX_BLOCK
 from fusioncc.decision import Accepted, Decision, Rejected
-from fusioncc.graph import VIEWS, keeps_order
+from fusioncc.graph import PERMUTES, VIEWS, keeps_order, memory_order
 from fusioncc.group import Epilogue, Group, Operand
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The dimensions of a chain's shape that make up the rows of the products, and those that make up their columns,
+    outermost first: of ``[B, H, S, D]``, the heads of ``[B * S, H * D]``, the dimensions 0 and 2, and 1 and 3."""
+
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -22,6 +34,17 @@ class Behind:
     mains: dict[int, int]
     written_between: bool
     """Whether something is written in place between the group and the end of the chain."""
+
+    @cached_property
+    def sides(self) -> Sides | None:
+        """How the chain sees the products, each a matrix that lies row by row; None where that is none of its rows."""
+        products = [self.chain.inputs[at] for at in self.mains]
+        shape, m = self.chain.shape, self.group.m
+        order = memory_order(shape, _leading(products[0].strides, shape, 0))
+        splits = [at for at in range(len(order) + 1) if prod(shape[dim] for dim in order[:at]) == m]
+        if not splits or not all(_lies(each.strides, shape, order) for each in products):
+            return None
+        return Sides(order[: splits[-1]], order[splits[-1] :])
 
 
 def unwritten_between(behind: Behind) -> Decision:
@@ -64,10 +87,13 @@ def same_tiles(behind: Behind) -> Decision:
     shape = behind.chain.shape
     if len(widths) > 1:
         return _rejected("same_tiles", behind, f"products of {_listed(widths)} columns have no tiles in common")
-    if prod(shape[:-1]) != behind.group.m or shape[-1:] != tuple(widths):
+    if any(_leading(behind.chain.inputs[at].shape, shape, 1) != shape for at in behind.mains):
         return _rejected("same_tiles", behind, f"the chain has the shape {list(shape)}, not that of the products")
+    if behind.sides is None:
+        return _rejected("same_tiles", behind, f"the products are no rows and columns of {list(shape)}")
+    order = (*behind.sides.rows, *behind.sides.columns)
     for result in behind.chain.results:
-        if behind.chain.shape_of(result.value) != shape or result.strides != _dense(shape):
+        if behind.chain.shape_of(result.value) != shape or not _lies(result.strides, shape, order):
             return Rejected("same_tiles", result.node, "a result does not lie row by row like the products")
     return Accepted("same_tiles")
 
@@ -84,14 +110,30 @@ def storable(behind: Behind) -> Decision:
 
 
 def in_rows(behind: Behind) -> Decision:
-    """Whatever else is read repeats along rows or columns as a whole, at one stride along each."""
+    """Whatever else is read has one stride along rows and one along columns, of which it may repeat a part."""
     for at, operand in enumerate(behind.chain.inputs):
-        if at not in behind.mains and _matrix(operand, behind.chain.shape) is None:
+        if at not in behind.mains and _matrix(operand, behind) is None:
             return Rejected("in_rows", operand.node, f"{list(operand.shape)} has no one stride along the rows")
     return Accepted("in_rows")
 
 
-RULES = (unwritten_between, static_rows, elementwise, read_once, same_tiles, storable, in_rows)
+def rotated_heads(behind: Behind) -> Decision:
+    """What is rotated is a value of all columns, in heads that tiles can hold whole."""
+    shape, sides = behind.chain.shape, behind.sides
+    assert sides is not None
+    for op in behind.chain.ops:
+        if op.target != ROTATE_HALF:
+            continue
+        (value,) = op.values
+        if op.head & (op.head - 1) or op.head > MAX_BLOCK:
+            reason = f"heads have {op.head} columns, where those of a tile are a power of two up to {MAX_BLOCK}"
+            return Rejected("rotated_heads", op.node, reason)
+        if behind.chain.shape_of(value) != shape or sides.columns[-1:] != (len(shape) - 1,):
+            return Rejected("rotated_heads", op.node, "what is rotated has no heads that lie side by side in a row")
+    return Accepted("rotated_heads")
+
+
+RULES = (unwritten_between, static_rows, elementwise, read_once, same_tiles, storable, in_rows, rotated_heads)
 
 
 def first_refusal(behind: Behind) -> Rejected | None:
@@ -104,10 +146,10 @@ def as_epilogue(behind: Behind, kept: tuple[int, ...]) -> Epilogue:
     chain, mains = behind.chain, behind.mains
     order = [*mains, *(at for at in range(len(chain.inputs)) if at not in mains)]
     place = {old: new for new, old in enumerate(order)}
-    rows = (behind.group.m, chain.shape[-1])
+    whole = _flat(chain.shape, behind)
 
     def matrix(at: int) -> Operand:
-        found = _matrix(chain.inputs[at], chain.shape)
+        found = _matrix(chain.inputs[at], behind)
         assert found is not None
         return found
 
@@ -115,51 +157,71 @@ def as_epilogue(behind: Behind, kept: tuple[int, ...]) -> Epilogue:
         value = argument.value
         return argument if value is None else replace(argument, value=place.get(value, value))
 
-    ops = tuple(
-        replace(op, args=tuple(map(renumbered, op.args)), shape=_flat(op.shape, chain.shape)) for op in chain.ops
-    )
-    results = tuple(replace(result, strides=(rows[1], 1)) for result in chain.results)
-    written = Chain(chain.name, rows, tuple(map(matrix, order)), ops, results)
+    ops = tuple(replace(op, args=tuple(map(renumbered, op.args)), shape=_flat(op.shape, behind)) for op in chain.ops)
+    results = tuple(replace(result, strides=(whole[1], 1)) for result in chain.results)
+    written = Chain(chain.name, whole, tuple(map(matrix, order)), ops, results)
     return Epilogue(tuple(mains.values()), written, kept)
 
 
 def views_of(node: fx.Node) -> list[fx.Node]:
-    """The node and what it is a view of with the elements in order, down to the last that is no view."""
+    """The node and what it is a view of, all elements once, down to the last that is no view."""
     found = [node]
-    while found[-1].target in VIEWS and keeps_order(found[-1]):
+    while found[-1].target in PERMUTES or (found[-1].target in VIEWS and keeps_order(found[-1])):
         found.append(found[-1].args[0])  # type: ignore[arg-type]
     return found
 
 
-def _matrix(operand: Operand, whole: tuple[int, ...]) -> Operand | None:
-    """The operand as ``[M or 1, N or 1]`` or a scalar; None where its rows have no one stride."""
+def _matrix(operand: Operand, behind: Behind) -> Operand | None:
+    """The operand as a matrix, of which each side repeats in the whole, or a scalar; None where a side has no one
+    stride."""
+    whole, sides = behind.chain.shape, behind.sides
+    assert sides is not None
     if not operand.shape:
         return operand
-    shape = (1,) * (len(whole) - len(operand.shape)) + operand.shape
-    strides = (0,) * (len(whole) - len(operand.shape)) + operand.strides
-    leading = [(size, step, full) for size, step, full in zip(shape, strides, whole, strict=True)][:-1]
-    long = [each for each in leading if each[2] > 1]
-    along = [size > 1 for size, _, _ in long]
-    if any(along) and not all(along):
-        return None
-    if any(along) and any(outer[1] != inner[1] * inner[0] for outer, inner in pairwise(long)):
-        return None
-    rows, step = (prod(whole[:-1]), long[-1][1]) if any(along) else (1, 0)
-    if (any(along) and step == 0) or (shape[-1] > 1 and strides[-1] == 0):
-        return None
-    return replace(operand, shape=(rows, shape[-1]), strides=(step, strides[-1]))
+    shape, strides = _leading(operand.shape, whole, 1), _leading(operand.strides, whole, 0)
+    found = []
+    for dims in (sides.rows, sides.columns):
+        side = _side([(shape[dim], strides[dim]) for dim in dims if whole[dim] > 1])
+        if side is None:
+            return None
+        found.append(side)
+    (rows, step), (columns, width) = found
+    return replace(operand, shape=(rows, columns), strides=(step, width))
 
 
-def _flat(shape: tuple[int, ...], whole: tuple[int, ...]) -> tuple[int, ...]:
+def _side(dims: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """Size and stride of dimensions as one, of which the outer ones may repeat; None where there is no one stride."""
+    long = [size > 1 for size, _ in dims]
+    if not any(long):
+        return (1, 0)
+    inner = dims[long.index(True) :]
+    follows = all(outer[1] == each[1] * each[0] for outer, each in pairwise(inner))
+    if not (follows and all(size > 1 for size, _ in inner) and inner[-1][1]):
+        return None
+    return prod(size for size, _ in inner), inner[-1][1]
+
+
+def _flat(shape: tuple[int, ...], behind: Behind) -> tuple[int, ...]:
     """The shape of a value as that of a matrix."""
     if not shape:
         return ()
-    shape = (1,) * (len(whole) - len(shape)) + shape
-    return (prod(shape[:-1]), shape[-1])
+    assert behind.sides is not None
+    sizes = _leading(shape, behind.chain.shape, 1)
+    rows, columns = ([sizes[dim] for dim in dims] for dims in (behind.sides.rows, behind.sides.columns))
+    return (prod(rows), prod(columns))
 
 
-def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(prod(shape[at + 1 :]) for at in range(len(shape)))
+def _leading(values: tuple[int, ...], whole: tuple[int, ...], fill: int) -> tuple[int, ...]:
+    """Sizes or strides for all dimensions of a chain's shape, of which a tensor may lack the first."""
+    return (fill,) * (len(whole) - len(values)) + values
+
+
+def _lies(strides: tuple[int, ...], shape: tuple[int, ...], order: tuple[int, ...]) -> bool:
+    """Whether elements lie one behind the other with their dimensions in this order."""
+    steps = _leading(strides, shape, 0)
+    return all(
+        shape[dim] == 1 or steps[dim] == prod(shape[inner] for inner in order[at + 1 :]) for at, dim in enumerate(order)
+    )
 
 
 def _rejected(rule: str, behind: Behind, reason: str) -> Rejected:

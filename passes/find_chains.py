@@ -7,7 +7,7 @@ moves more bytes; a value that the rest of the graph reads is written out. Sets 
 """
 
 import operator
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,6 +17,7 @@ from fusioncc.chain import IN_ORDER, REDUCTIONS
 from fusioncc.decision import Rejected
 from fusioncc.graph import is_mutation, product, tensor
 from fusioncc.passes.read_ops import ALIASES, COMPOSITES, is_fill, origin_of, refusal
+from fusioncc.passes.read_rotations import Rotation
 
 MAX_ROW = 16384
 """Elements of a row up to which one program holds it."""
@@ -50,12 +51,17 @@ class FoundChains:
 
 
 def find_chains(
-    graph: fx.Graph, taken: Iterable[Collection[fx.Node]] = (), *, exact: bool = False, least: int = 2
+    graph: fx.Graph,
+    taken: Iterable[Collection[fx.Node]] = (),
+    *,
+    exact: bool = False,
+    least: int = 2,
+    rotated: Mapping[fx.Node, Rotation] | None = None,
 ) -> FoundChains:
     """The chains of a functional graph. ``taken`` are the nodes of each fused group, which no chain may contain;
     ``exact`` chains have the bits of eager, and so hold no sum along rows. A chain is what eager runs as ``least``
-    kernels or more."""
-    return _Search(graph, taken, exact, least).run()
+    kernels or more; of ``rotated`` rotations (by their nodes) it has all nodes or none."""
+    return _Search(graph, taken, exact, least, rotated or {}).run()
 
 
 @dataclass
@@ -64,6 +70,7 @@ class _Search:
     taken: Iterable[Collection[fx.Node]]
     exact: bool
     least: int
+    rotated: Mapping[fx.Node, Rotation]
     of: dict[fx.Node, NodeSet] = field(default_factory=dict)
     wide: dict[NodeSet, None] = field(default_factory=dict)
     """Sets of several nodes."""
@@ -94,7 +101,7 @@ class _Search:
         group_of = {node: found for group, found in groups for node in group}
         for at, node in enumerate(nodes):
             epoch += is_mutation(node)
-            source = _list_of(node)
+            source = self._set_of(node)
             part = source is not None and not self.of[source].fixed
             found = self.of[source] if source is not None and part else group_of.get(node) or NodeSet([], at, at, epoch)
             found.nodes.append(node)
@@ -104,11 +111,24 @@ class _Search:
                 self.wide[found], self.refused[node] = None, ""
             if found.fixed or part:
                 continue
+            if node in self.rotated:
+                self.refused[node], found.shape = "", _shape(self._whole(node))
+                continue
             self.refused[node] = refusal(node) or _no_space(node) or (SUMMED if self.exact and _sums(node) else "")
             found.fixed = bool(self.refused[node])
             if not found.fixed:
                 found.shape, found.rows = _space(node)
         self.wide |= {found: None for _, found in groups if found.nodes}
+
+    def _set_of(self, node: fx.Node) -> fx.Node | None:
+        """A node in front whose set a node is in from the beginning: the composite that it takes apart, or the first
+        one of its rotation."""
+        first = self.rotated[node].nodes[0] if node in self.rotated else node
+        return _list_of(node) if first is node else first
+
+    def _whole(self, node: fx.Node) -> fx.Node:
+        """The node whose shape a node is evaluated in: of a rotation the last one."""
+        return self.rotated[node].node if node in self.rotated else node
 
     def _join_inputs(self, node: fx.Node) -> None:
         for before in node.all_input_nodes:
@@ -136,14 +156,15 @@ class _Search:
         nodes = [*first.nodes, *second.nodes]
         if first.epoch != second.epoch:
             return "something is written in place between them"
-        if not all(_agrees(node, shape) for node in nodes):
+        if not all(_agrees(self._whole(node), shape) for node in nodes):
             return "their shapes do not agree"
         if len(rows) > 1 or (rows and shape[-1:] != tuple(rows)):
             return "they reduce rows of another length"
         results = results_of(nodes)
         if any(not _covers(node, shape, bool(rows)) for node in results):
             return "a smaller value that others read would be computed again and again"
-        if any(size not in (1, rows and shape[-1]) for node in nodes if rows for size in _shape(node)[-1:]):
+        ends = (_shape(self._whole(node))[-1:] for node in nodes if rows)
+        if any(size not in (1, shape[-1]) for end in ends for size in end):
             return "a value is no row of that length"
         if len(nodes) > MAX_OPS:
             return LIMITS[0]

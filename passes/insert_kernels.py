@@ -24,7 +24,7 @@ from fusioncc.group import Group, Operand
 from fusioncc.passes.insert_chains import insert_chain, with_strides
 from fusioncc.passes.insert_merged import insert_merged
 from fusioncc.passes.insert_packed import insert_packed, insert_product
-from fusioncc.passes.insertion import Insertion, as_matrix, shaped_like
+from fusioncc.passes.insertion import Insertion, as_matrix, laid_like, shaped_like
 from fusioncc.passes.launch_node import launch_node
 from fusioncc.runtime.interpreter import launcher
 from fusioncc.runtime.opaque import OPAQUE
@@ -154,8 +154,8 @@ def _insert(
                 insert_product(insertion, group, "k_concat", made[buffer.name], held_by.get("k_concat", 0), form)
             if buffer.role not in ("output", "saved", "result"):
                 continue
-            name = _node_of(group, buffer)
-            insertion.replaced.append((by_name[name], shaped_like(insertion, made[buffer.name], by_name[name])))
+            old, shaped = by_name[_node_of(group, buffer)], laid_like if buffer.role == "result" else shaped_like
+            insertion.replaced.append((old, shaped(insertion, made[buffer.name], old)))
 
 
 def _node_of(group: Group, buffer: Buffer) -> str:

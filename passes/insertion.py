@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusioncc.graph import aten, is_static, tensor
+from fusioncc.graph import aten, is_static, memory_order, tensor
 
 
 @dataclass
@@ -48,6 +48,19 @@ def shaped_like(insertion: Insertion, made: fx.Node, old: fx.Node) -> fx.Node:
         return made
     shape = _sizes_of(insertion, old)
     return insertion.call(aten.reshape.default, (made, shape), value.reshape(wanted.shape))
+
+
+def laid_like(insertion: Insertion, made: fx.Node, old: fx.Node) -> fx.Node:
+    """The kernel's matrix in the shape of the result of an epilogue, whose dimensions may lie in another order."""
+    value, wanted = tensor(made), tensor(old)
+    assert value is not None and wanted is not None
+    order = memory_order(wanted.shape, wanted.stride())
+    if [*order] == sorted(order, key=lambda dim: (wanted.shape[dim] > 1, dim)):
+        return shaped_like(insertion, made, old)
+    shape, dims = [int(wanted.shape[dim]) for dim in order], [order.index(dim) for dim in range(len(order))]
+    laid = value.reshape(shape)
+    matrix = insertion.call(aten.reshape.default, (made, shape), laid)
+    return insertion.call(aten.permute.default, (matrix, dims), laid.permute(dims))
 
 
 def _sizes_of(insertion: Insertion, old: fx.Node) -> list[Any]:

@@ -1,20 +1,27 @@
 """Read chains: the nodes of a chain as a value, with its inputs, its ops and what the rest of the graph reads of it."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 from torch import fx
 
-from fusioncc.chain import Chain, Result
+from fusioncc.chain import ROTATE_HALF, Chain, Result
 from fusioncc.graph import dtype_of, is_aligned, tensor
 from fusioncc.group import Operand
 from fusioncc.passes.find_chains import broadcast, inputs_of, results_of
 from fusioncc.passes.read_ops import Reader, is_fill, read
+from fusioncc.passes.read_rotations import Rotation
 
 
-def read_chain(nodes: Sequence[fx.Node], order: dict[fx.Node, int], name: str) -> Chain:
-    """The chain of ``nodes``; ``order`` is the position of each node in its graph."""
+def read_chain(
+    nodes: Sequence[fx.Node],
+    order: dict[fx.Node, int],
+    name: str,
+    rotated: Mapping[fx.Node, Rotation] | None = None,
+) -> Chain:
+    """The chain of ``nodes``; ``order`` is the position of each node in its graph, ``rotated`` has the rotations that
+    are one op each."""
     ordered = sorted(nodes, key=order.__getitem__)
     given = inputs_of(ordered)
     reader = Reader({node: at for at, node in enumerate(given)}, first=len(given))
@@ -23,6 +30,11 @@ def read_chain(nodes: Sequence[fx.Node], order: dict[fx.Node, int], name: str) -
         for each in node.all_input_nodes:
             if each not in reader.numbers and is_fill(each):
                 reader.numbers[each] = read(each, reader)[0]
+        rotation = (rotated or {}).get(node)
+        if rotation is not None:
+            if node is rotation.node:
+                reader.numbers[node] = _rotation(rotation, reader)
+            continue
         if node.target is operator.getitem:
             made, at = node.args
             reader.numbers[node] = several[made][at]  # type: ignore[index]
@@ -34,6 +46,14 @@ def read_chain(nodes: Sequence[fx.Node], order: dict[fx.Node, int], name: str) -
     written = tuple(Result(reader.numbers[node], node.name, _strides(node)) for node in results)
     shapes = [*(operand.shape for operand in operands), *(op.shape for op in ops)]
     return Chain(name, reduce(broadcast, shapes), operands, ops, written)
+
+
+def _rotation(rotation: Rotation, reader: Reader) -> int:
+    """A rotation as an op: its source, and the columns of a head."""
+    value = tensor(rotation.node)
+    assert value is not None
+    args = [reader.argument(rotation.first.source), int(value.shape[-1])]
+    return reader.op(rotation.node, ROTATE_HALF, args, dtype_of(rotation.node), value.shape)
 
 
 def _strides(node: fx.Node) -> tuple[int, ...]:

@@ -25,6 +25,10 @@ K_SPLIT = (1, 2, 4, 8, 16, 32)
 MAX_ACCUMULATORS = {True: 144, False: 128}
 """fp32 accumulators a thread may hold, from Hopper on and before. There the widest tile (128x256, 8 warps:
 128) leaves room for a low-rank part; before, 136 spilled when compiled for capability 80 and 128 did not."""
+MAX_ROTATED = {True: 64, False: 96}
+"""Those beside which a thread can rotate halves of heads, from Blackwell on and before. Compiled with heads of 128,
+tiles of 128 a thread spilled 96 to 152 bytes for capability 80 and 90 and 776 for 100, tiles of 64 a thread none for 80
+and 90, and for 100 none where they have 128 rows and up to 32 where they have 64 (Triton 3.7)."""
 MIN_ACCUMULATORS = 4
 """Fewer leave most of a warp's MMA idle."""
 SHORT_PASS = 1024
@@ -179,6 +183,11 @@ def prune(launch: Launch, device: Device) -> str:
             )
         if part.body == "inline" and part.ranks and part.pool.tile.num_stages == STAGES[-1]:
             return f"{STAGES[-1]} stages beside A (slower than fewer where it was measured)"
+        if part.pool.tile.block_n % part.head:
+            return "tiles without whole heads, whose halves are rotated"
+        rotated = MAX_ROTATED[device.capability >= 100]
+        if part.head > 1 and accumulators(part) > rotated:
+            return f"more than {rotated} accumulators a thread beside rotated halves"
         if _crowded(part.pool):
             return f"{CROWDED_STAGES} stages of the widest tile in programs that start at once (slower where measured)"
         compensated = part.unit == "fp32" and part.k and not part.pool.tile.one_row

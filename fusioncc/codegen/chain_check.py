@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from fusioncc.chain import CASTS, CONSTANT, Chain, Op
+from fusioncc.chain import CASTS, CONSTANT, ROTATE_HALF, Chain, Op
 from fusioncc.codegen.chain_space import Space
 from fusioncc.codegen.lines import call, indented, returned
 
@@ -131,6 +131,8 @@ def _eager_op(op: Op, names: list[str], shape: str, dtypes: Mapping[str, str] = 
     made = names[-1]
     if op.target in CASTS:
         return (f"{made} = cast({names[op.args[0].value or 0]}, {dtypes[op.dtype]})",)
+    if op.target == ROTATE_HALF:
+        return (f"{made} = rotated({names[op.values[0]]}, {op.head})",)
     if op.target == CONSTANT:
         dtype = dtypes[op.dtype]
         whole = f"torch.full({shape}, {op.args[0].constant}, dtype={dtype}, device={names[0]}.device)"

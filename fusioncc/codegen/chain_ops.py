@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from fusioncc.chain import CONSTANT, Chain, Op
+from fusioncc.chain import CONSTANT, ROTATE_HALF, Chain, Op
 from fusioncc.codegen import pointwise
+from fusioncc.codegen.rotary import rotate_half
 
 LARGER = """@triton.jit
 def {name}(a, b):
@@ -21,8 +22,10 @@ JUMPS = ("ceil", "floor", "floor_divide", "fmod", "frac", "remainder", "round", 
 """Ops, beside those with results in ``WHOLE`` dtypes, of which a last place of an operand decides the result; and"""
 QUOTIENTS = ("div", "floor_divide", "fmod", "pow", "reciprocal", "remainder", "true_divide")
 """ops that make exact quotients."""
-RESERVED = ("rows", "cols", "tile", "tiles_a_row", "inside", "larger", "smaller", "libdevice")
+RESERVED = ("rows", "cols", "tile", "tiles_a_row", "inside", "larger", "smaller", "libdevice", "rotate_half")
 """Names that no value of a kernel has; nor those of the functions that expressions call."""
+SHORT = {"convert_element_type": "cast", "to_copy": "cast", "to": "cast", "rotate_half": "rotated"}
+"""Names of values that are not called like their op."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class ChainOps:
 
     def _name(self, op: Op) -> str:
         """The name of an op's value: the op's own, numbered where it is taken."""
-        stem = name = {"convert_element_type": "cast", "to_copy": "cast", "to": "cast"}.get(op.stem, op.stem)
+        stem = name = SHORT.get(op.stem, op.stem)
         number = 0
         while name in self.used or name in RESERVED or pointwise.helpers(f"{name}("):
             number += 1
@@ -86,6 +89,8 @@ class ChainOps:
             return f"tl.full({self.one}, {value}, {pointwise.TRITON[pointwise.held(op.dtype)]})", along
         if op.reduces:
             return self._reduction(op, read[0]), (along[0], False)
+        if op.target == ROTATE_HALF:
+            return rotate_half(read[0].source, op.head), along
         terms = [
             pointwise.Term(arg.constant)
             if arg.value is None

@@ -1,15 +1,15 @@
 """The end of a tile: biases, what the group's epilogue makes of the accumulators, one rounding, the stores."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from fusioncc.codegen import pointwise
+from fusioncc.codegen import pointwise, rotary
 from fusioncc.codegen.chain_check import numbered
 from fusioncc.codegen.chain_ops import ChainOps, Value, approximates, bare
 from fusioncc.codegen.descriptor import DescriptorTile
-from fusioncc.codegen.kernel import Part, constant, part, total
+from fusioncc.codegen.kernel import Param, Part, constant, part, total
 from fusioncc.codegen.main_tile import MainTile
-from fusioncc.codegen.tile import Tile
+from fusioncc.codegen.tile import Axis, Tile
 from fusioncc.group import Epilogue, Operand
 
 NAMES = ("a", "b", "k", "m", "n", "out", "product", "w", "x", "y")
@@ -77,7 +77,8 @@ class _Chain:
     @property
     def helpers(self) -> tuple[str, ...]:
         """Device functions that its lines call."""
-        return (*self._written[0], *pointwise.helpers("\n".join(self._stores.lines)))
+        swap, text = self.tiles[0].pool.tile.swap_operands, "\n".join(self._ops[0])
+        return (*rotary.helpers(text, swap=swap), *self._written[0], *pointwise.helpers("\n".join(self._stores.lines)))
 
     @property
     def _operands(self) -> tuple[tuple[str, Operand], ...]:
@@ -88,10 +89,11 @@ class _Chain:
     def _load(self, name: str, operand: Operand) -> Part:
         """One operand, held, in a shape that broadcasts to the tile."""
         first, context = self.tiles[0], self.tiles[0].context
-        axes, swap = (first.read_rows, first.read_cols), first.pool.tile.swap_operands
+        axes, sizes = self._axes(name, operand)
+        swap = first.pool.tile.swap_operands
         along = [dim for dim, size in enumerate(operand.shape) if size > 1]
         if len(along) == 2:
-            tile = context.tile(name, operand, axes, swap)
+            tile = context.tile(name, operand, axes, swap, sizes)
             held = bare(pointwise.loaded(name, operand.dtype))
             return tile.setup() + tile.load() + (part(f"{name} = {held}") if held != name else Part())
         pointer = context.pointer(f"{name}_ptr", operand)
@@ -102,7 +104,18 @@ class _Chain:
         axis, source = axes[dim], f"{context.expression(operand)}.stride({dim})"
         stride = constant(f"{name.upper()}_STRIDE_{axis.letter}", operand.strides[dim], source)
         load = f"tl.load({name}_ptr + {axis.index} * {stride.name}){'[:, None]' if (dim == 0) != swap else '[None, :]'}"
-        return part(f"{name} = {bare(pointwise.loaded(load, operand.dtype))}", params=(pointer, stride))
+        return part(f"{name} = {bare(pointwise.loaded(load, operand.dtype))}", params=(pointer, stride, *sizes))
+
+    def _axes(self, name: str, operand: Operand) -> tuple[tuple[Axis, Axis], tuple[Param, ...]]:
+        """The rows and columns of an operand that a tile reads, and the sizes of those sides that are repeated."""
+        first, source = self.tiles[0], self.tiles[0].context.expression(operand)
+        axes, sizes = [first.read_rows, first.read_cols], []
+        for dim, (size, whole) in enumerate(zip(operand.shape, self.epilogue.chain.shape, strict=False)):
+            if 1 < size < whole:
+                axis = axes[dim]
+                sizes.append(constant(f"{name.upper()}_{axis.letter}", size, f"{source}.shape[{dim}]"))
+                axes[dim] = replace(axis, index=f"({axis.index} % {sizes[-1].name})")
+        return (axes[0], axes[1]), tuple(sizes)
 
     @cached_property
     def _ops(self) -> tuple[list[str], list[Value]]:

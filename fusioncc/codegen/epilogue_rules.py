@@ -1,5 +1,6 @@
 """Which epilogues have an emitted form."""
 
+from fusioncc.chain import ROTATE_HALF, Chain, Op
 from fusioncc.codegen.context import Context
 from fusioncc.codegen.group_rules import require_sizes
 from fusioncc.errors import EmissionError
@@ -44,7 +45,8 @@ def _require_shapes(group: Group, epilogue: Epilogue) -> None:
     if chain.shape != (m, n) or [each.shape for each in products] != [(m, n)] * len(epilogue.mains):
         raise EmissionError(f"the chain of an epilogue and the products in front have the shape [{m}, {n}]")
     for operand in epilogue.operands:
-        if operand.shape not in ((), (1, 1), (m, 1), (1, n), (m, n)):
+        sides = list(zip(operand.shape, (m, n), strict=False))
+        if len(operand.shape) not in (0, 2) or any(size < 1 or whole % size for size, whole in sides):
             raise EmissionError(f"{operand.node} does not broadcast to [{m}, {n}]")
     for result in chain.results:
         made = range(len(chain.inputs), len(chain.inputs) + len(chain.ops))
@@ -61,6 +63,18 @@ def _require_values(epilogue: Epilogue) -> None:
             raise EmissionError(f"{op.node} reduces rows, of which a tile has none whole")
         if any(not 0 <= value < at for value in op.values):
             raise EmissionError(f"{op.node} reads a value that is not there yet")
+        if op.target == ROTATE_HALF:
+            _require_heads(chain, op)
     for result in chain.results:
         if chain.dtype_of(result.value) not in STORED:
             raise EmissionError(f"no tile is stored as {chain.dtype_of(result.value)}")
+
+
+def _require_heads(chain: Chain, op: Op) -> None:
+    """A rotation has one value, with the columns of whole heads."""
+    value, *rest = op.args
+    head = int(rest[0].constant) if len(rest) == 1 and rest[0].constant.isdecimal() else 0
+    if value.value is None or head < 2 or head & (head - 1):
+        raise EmissionError(f"{op.node} rotates the halves of a value's heads, of a power of two columns each")
+    if chain.shape[1] % head or chain.shape_of(value.value) != chain.shape:
+        raise EmissionError(f"{op.node} rotates heads of {head} columns, which its value has not")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fusioncc.codegen.chain_check import ATEN, CAST, TORCH, eager_ops
 from fusioncc.codegen.context import Context
 from fusioncc.codegen.lines import call, indented, returned
+from fusioncc.codegen.rotary import EAGER as ROTATED
 from fusioncc.codegen.trace import SCRIPT
 from fusioncc.group import Branch, Epilogue, Operand
 from fusioncc.packing import concat_width
@@ -60,6 +61,11 @@ def check(operands):
     return ""
 '''
 
+REPEATED = '''def repeated(value, whole):
+    """A matrix as often as it fits into the shape of ``whole``."""
+    return value.repeat(*(size // own for size, own in zip(whole.shape, value.shape)))
+'''
+
 TF32 = '''def tf32(value):
     """fp32 as the tensor cores take it, rounded to 10 bits after the point; fp64 as it is."""
     if value.dtype != torch.float32:
@@ -99,7 +105,7 @@ class SelfCheck:
     def sections(self) -> tuple[str, ...]:
         """Top-level sections of source, in order."""
         eager = self._eager()
-        called = (("tf32(", TF32), ("aten.", ATEN), ("cast(", CAST))
+        called = (("tf32(", TF32), ("aten.", ATEN), ("cast(", CAST), ("rotated(", ROTATED), ("repeated(", REPEATED))
         helpers = [source for mark, source in called if any(mark in line for line in eager)]
         main = NEEDS_A_CARD * self.needs_a_card + MAIN + SCRIPT * self.traced
         return (*helpers, "\n".join(eager) + "\n", "\n".join(self._constants()) + "\n", CHECK, main)
@@ -150,12 +156,17 @@ class SelfCheck:
 
     def _ended(self, epilogue: Epilogue) -> tuple[str, ...]:
         """The ops of an epilogue, one after another."""
-        names = self.context.names()
         given = [self.context.output(main).name for main in epilogue.mains]
-        given += [names[operand] for operand in epilogue.operands]
+        given += [self._whole(epilogue, operand) for operand in epilogue.operands]
         made = [buffer.name for buffer in self.context.results(epilogue)]
         number = self.context.group.epilogues.index(epilogue)
         return eager_ops(epilogue.chain, given, made, f"v{number}_", {**TORCH, "bf16": "HALF"})
+
+    def _whole(self, epilogue: Epilogue, operand: Operand) -> str:
+        """An operand of an epilogue in a shape that torch broadcasts."""
+        name, sides = self.context.names()[operand], zip(operand.shape, epilogue.chain.shape, strict=False)
+        repeats = any(1 < size < whole for size, whole in sides)
+        return f"repeated({name}, {self.context.output(epilogue.mains[0]).name})" if repeats else name
 
     def _y(self, branch: Branch) -> str:
         return f"y{self.context.down_tail(branch.down)}"
@@ -231,11 +242,17 @@ class SelfCheck:
         blocks |= {main: ups.get(main, VENDOR_BLOCK) for main in self.context.mains if main not in blocks}
         blocks = {} if self.context.concat else blocks
         full = {"M": group.m, "K": group.k}
-        small = {"M": min(group.m, 2 * most + 3), "K": min(group.k, 2 * steps + group.k % steps)}
+        small = {"M": self._rows(2 * most + 3), "K": min(group.k, 2 * steps + group.k % steps)}
         for main, block in blocks.items():
             n = self.context.member(main).n
             full[self._n(main)], small[self._n(main)] = n, min(n, 2 * block + n % block)
         return full, small
+
+    def _rows(self, least: int) -> int:
+        """So many rows or more, which what an epilogue repeats divides as it divides M."""
+        m, ends = self.context.group.m, (each for epilogue in self.context.epilogues for each in epilogue.operands)
+        times = math.lcm(1, *(m // each.shape[0] for each in ends if each.shape and each.shape[0] > 1))
+        return min(m, -(-least // times) * times)
 
     def _n(self, main: int) -> str:
         return f"N{Context.tail(main, self.context.mains)}"
@@ -263,10 +280,18 @@ class SelfCheck:
         for epilogue in self.context.epilogues:
             n = self._n(epilogue.mains[0])
             for operand in epilogue.operands:
-                sizes = [side if size > 1 else "1" for side, size in zip(("M", n), operand.shape, strict=False)]
-                drawn.setdefault(operand, (f"({', '.join(sizes)})", 1.0, 0.0))
+                drawn.setdefault(operand, (_drawn(operand, epilogue.chain.shape, n), 1.0, 0.0))
         return drawn
 
 
 def _factor(scale: float) -> list[str]:
     return [] if scale == 1.0 else [repr(scale)]
+
+
+def _drawn(operand: Operand, whole: tuple[int, ...], n: str) -> str:
+    """The shape of an operand of an epilogue over ``whole``, in the module's own sizes."""
+    if not operand.shape:
+        return "()"
+    (rows, columns), (m, width) = operand.shape, whole
+    first = "M" if rows == m > 1 else f"M // {m // rows}" if rows > 1 else "1"
+    return f"({first}, {n if columns == width > 1 else columns})"

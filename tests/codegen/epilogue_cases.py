@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fusioncc.chain import Argument, Chain, Op, Result
+from fusioncc.chain import ROTATE_HALF, Argument, Chain, Op, Result
 from fusioncc.group import Epilogue, Group, Operand
 from fusioncc.schedule import Pool, Schedule, TileConfig
 from tests.codegen.cases import DOWN, Lora, Main, bundled, early, group, inline, joined_last, split, two_pool
@@ -35,7 +35,7 @@ def ended(
 def _op(at: int, step: Step, shape: tuple[int, int]) -> Op:
     target, given, dtype = step
     args = tuple(Argument(arg) if isinstance(arg, int) else Argument(None, *arg.split(" ")) for arg in given)
-    return Op(f"op{at}", f"aten.{target}", args, dtype, shape)
+    return Op(f"op{at}", target if target == ROTATE_HALF else f"aten.{target}", args, dtype, shape)
 
 
 def together(schedule: Schedule) -> Schedule:
@@ -46,6 +46,24 @@ def together(schedule: Schedule) -> Schedule:
 
 
 SWIGLU: tuple[Step, ...] = (("silu.default", (0,), "bf16"), ("mul.Tensor", (2, 1), "bf16"))
+
+
+def rotary(value: Group, *mains: int, head: int = 128, rows: int = 0, dtype: str = "bf16") -> Group:
+    """The group with a rotary embedding of the heads of each of ``mains`` (counted among main members); ``rows`` of
+    cos and sin, of which each sequence has as many, or one for each row of X."""
+    rows = rows or value.m
+    cos, sin = (Operand(name, (rows, head), (head, 1), dtype) for name in ("cos", "sin"))
+    for main in mains:
+        value = ended(
+            value,
+            (main,),
+            ("mul.Tensor", (0, 1), dtype),
+            (ROTATE_HALF, (0, str(head)), dtype),
+            ("mul.Tensor", (4, 2), dtype),
+            ("add.Tensor", (3, 5, "1 alpha"), dtype),
+            reads=(cos, sin),
+        )
+    return value
 
 
 def epilogues() -> dict[str, tuple[Group, Schedule, str]]:
@@ -108,6 +126,7 @@ def epilogues() -> dict[str, tuple[Group, Schedule, str]]:
     tma = TileConfig(128, 128, 64, 8, 3, tma=True)
     small = TileConfig(32, 64, 32, 4, 3)
     return {
+        **rotaries(tile, down),
         "inline_swiglu": (pair, together(inline(pair, tile)), "fp32"),
         "split_swiglu": (pair, early(joined_last(together(split(pair, tile, down, k_split=4)))), "fp32"),
         "split_swiglu_tma": (large, early(joined_last(together(split(large, tma, down, k_split=2)))), "fp32"),
@@ -129,6 +148,34 @@ def epilogues() -> dict[str, tuple[Group, Schedule, str]]:
         "inline_residual": (added, inline(added, small), "fp32"),
         "split_two_endings": (beside, bundled(split_by(beside, small, DOWN)), "fp32"),
         "inline_int8": (quantised, inline(quantised, tile), "fp32"),
+    }
+
+
+def rotaries(tile: TileConfig, down: TileConfig) -> dict[str, tuple[Group, Schedule, str]]:
+    """Rotary embeddings of q and k beside a plain v: a head a tile, several in one or in several tiles, ragged, through
+    TMA, transposed; cos and sin of every row, of those of a sequence, of one position."""
+
+    def q_k_v(m: int, *branches: Lora, k: int = 4096, widths: tuple[int, ...] = (4096, 1024, 1024)) -> Group:
+        return group(m, k, *(Main(n, branches) for n in widths))
+
+    head, narrow = replace(tile, block_n=128, num_warps=8), TileConfig(16, 128, 64, 4, 4, swap_operands=True)
+    few = replace(down, block_m=16, swap_operands=True)
+    plain, pair = rotary(q_k_v(64), 0, 1), rotary(q_k_v(64), 0, 1, head=64, rows=32)
+    wide, halves = (plain.mains[:1], plain.mains[1:])
+    lora = rotary(q_k_v(16, Lora(16)), 0, 1, rows=1)
+    ragged = rotary(q_k_v(300, Lora(12), k=200, widths=(320, 64, 64)), 0, 1, head=64, rows=100)
+    large = rotary(q_k_v(2048, Lora(16)), 0, 1, rows=512)
+    tma = TileConfig(128, 128, 64, 8, 3, tma=True)
+    return {
+        "concat_rotary": (plain, Schedule("concat", (Pool("main", plain.mains, head, 0),)), "fp32"),
+        "horizontal_rotary": (
+            pair,
+            Schedule("horizontal", (Pool("main", wide, head, 0), Pool("main", halves, replace(tile, num_warps=8), 0))),
+            "fp32",
+        ),
+        "inline_rotary": (ragged, together(inline(ragged, TileConfig(32, 128, 32, 4, 3))), "fp32"),
+        "split_rotary_swapped": (lora, joined_last(together(split(lora, narrow, few, k_split=4))), "fp32"),
+        "split_rotary_tma": (large, early(joined_last(together(split(large, tma, down, k_split=2)))), "fp32"),
     }
 
 

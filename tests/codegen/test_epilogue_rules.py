@@ -12,7 +12,7 @@ from fusioncc.errors import EmissionError
 from fusioncc.group import Epilogue, Group, Operand
 from fusioncc.schedule import Schedule
 from tests.codegen.cases import DOWN, TILE, Main, group, inline, side_by_side, split
-from tests.codegen.epilogue_cases import SWIGLU, ended, together
+from tests.codegen.epilogue_cases import SWIGLU, ended, rotary, together
 
 PAIR = ended(group(33, 200, Main(136), Main(136), Main(64)), (0, 1), *SWIGLU)
 ADDED = ended(
@@ -21,6 +21,7 @@ ADDED = ended(
     ("mul.Tensor", (0, 1), "bf16"),
     reads=(Operand("z", (33, 136), (136, 1), "bf16"),),
 )
+TURNED = rotary(group(32, 200, Main(128)), 0, head=32, rows=16)
 WHOLE = together(inline(PAIR, TILE))
 
 
@@ -32,9 +33,9 @@ def with_chain(value: Group, **changes: Any) -> Group:
     return with_end(value, chain=replace(value.epilogues[0].chain, **changes))
 
 
-def with_op(value: Group, **changes: Any) -> Group:
-    chain = value.epilogues[0].chain
-    return with_chain(value, ops=(replace(chain.ops[0], **changes), *chain.ops[1:]))
+def with_op(value: Group, at: int = 0, **changes: Any) -> Group:
+    ops = value.epilogues[0].chain.ops
+    return with_chain(value, ops=(*ops[:at], replace(ops[at], **changes), *ops[at + 1 :]))
 
 
 def reading(operand: Operand) -> Group:
@@ -58,12 +59,21 @@ REFUSED: dict[str, tuple[Group, str]] = {
     "a symbol": (replace(PAIR, m_symbol="s0"), "not for a symbol"),
     "another shape": (with_chain(PAIR, shape=(33, 64)), "have the shape"),
     "too few rows": (reading(Operand("z", (32, 136), (136, 1), "bf16")), "does not broadcast"),
+    "a part of the rows that does not repeat": (
+        reading(Operand("z", (22, 136), (136, 1), "bf16")),
+        "does not broadcast",
+    ),
     "three dimensions": (reading(Operand("z", (1, 33, 136), (0, 136, 1), "bf16")), "does not broadcast"),
     "no elements": (reading(Operand("z", (0, 136), (136, 1), "bf16")), "does not broadcast"),
     "nothing made": (with_chain(PAIR, results=()), "makes something"),
     "an input as a result": (with_chain(PAIR, results=(replace(RESULT, value=0),)), "a result of an epilogue"),
     "a reduction": (with_op(PAIR, target="aten.amax.default"), "reduces rows"),
     "a later value": (with_op(PAIR, args=(Argument(3),)), "not there yet"),
+    "heads of 24": (with_op(TURNED, 1, args=(Argument(0), Argument(None, "24"))), "of a power of two columns each"),
+    "heads of a word": (with_op(TURNED, 1, args=(Argument(0), Argument(None, "x"))), "of a power of two columns each"),
+    "heads of no value": (with_op(TURNED, 1, args=(Argument(None, "32"),) * 2), "of a power of two columns each"),
+    "wider heads than columns": (with_op(TURNED, 1, args=(Argument(0), Argument(None, "256"))), "has not"),
+    "heads of a vector": (with_op(TURNED, 1, args=(Argument(1), Argument(None, "32"))), "has not"),
     "a bool result": (
         ended(group(33, 200, Main(136)), (0,), ("gt.Scalar", (0, "0"), "bool")),
         "no tile is stored as bool",
@@ -92,6 +102,11 @@ KINDS: dict[str, tuple[Group, Callable[[Group], Schedule], str]] = {
         lambda value: side_by_side(value, "concat", TILE, DOWN, main_split=2),
         "end with no epilogue in schedule 'concat'",
     ),
+    "parts of heads": (
+        rotary(group(32, 200, Main(128)), 0, head=128),
+        lambda value: inline(value, TILE),
+        "whole heads of 128",
+    ),
     "not listed": (PAIR, lambda value: split(value, TILE, DOWN), "one main pool lists them"),
 }
 
@@ -103,6 +118,8 @@ def test_schedules_that_do_not_end_these_tiles(name: str) -> None:
         emit(value, schedule(value), name="k", tier="fp32", why="a test")
 
 
-@pytest.mark.parametrize("value", [PAIR, ADDED, with_end(PAIR, kept=(SECOND,))], ids=["pair", "added", "kept"])
+@pytest.mark.parametrize(
+    "value", [PAIR, ADDED, with_end(PAIR, kept=(SECOND,)), TURNED], ids=["pair", "added", "kept", "turned"]
+)
 def test_accepted(value: Group) -> None:
     assert emit(value, together(inline(value, TILE)), name="k", tier="fp32", why="a test").source

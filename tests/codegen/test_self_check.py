@@ -21,6 +21,8 @@ MUTATIONS: dict[str, tuple[str, Callable[[re.Match[str]], str]]] = {
     "stride": (r"\bW0?_STRIDE_N=\w+\.stride\(1\)", lambda found: f"{found[0]} // 2"),
     "vendor product": (r"(?m)^ +multiply\(x, ", lambda found: f"{found[0]}1.05 * "),
     "scale": (r"\bSCALE\d*=([-\d.]+)", lambda found: f"{found[0]} * 1.05"),
+    "rotation": (r"join\(hi \* -1\.0, lo\)", lambda found: "join(hi, lo)"),
+    "repetition": (r"\bZ0_N=[\w.\[\]]+", lambda found: f"{found[0]} // 2"),
 }
 """Name -> pattern of the place, and what to write there. The interpreter follows any address, so no mutation may lead
 out of the operands or of the guards around the buffers."""
@@ -33,18 +35,21 @@ WITHOUT = {
         for name in golden()
         if not name.startswith(("split", "two_pool", "horizontal", "streams_lora", "streams_bundle"))
         and name != "inline_ragged"
-    },
-    "scale": {name for name in golden() if name.startswith("concat")} | {"streams_plain"},
+    }
+    | {"horizontal_rotary"},
+    "scale": {name for name in golden() if name.startswith("concat")} | {"streams_plain", "horizontal_rotary"},
     "store offset": {"streams_plain"},
     "stride": {name for name in golden() if name.startswith(("streams", "k_concat"))},
     "vendor product": {name for name in golden() if not name.startswith("streams")},
+    "rotation": {name for name in golden() if "rotary" not in name},
+    "repetition": {name for name in golden() if "rotary" not in name},
 }
 """Modules that have no such place: most ``inline`` kernels write no down product; mains of ``streams`` and ``k_concat``
 are the vendor's."""
 
 
 @pytest.mark.parametrize(
-    "name", one_of_each(golden(), lambda name: (name.split("_")[0], "tma" in name, "swiglu" in name))
+    "name", one_of_each(golden(), lambda name: (name.split("_")[0], "tma" in name, "swiglu" in name, "rotary" in name))
 )
 def test_right_as_emitted(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with contextlib.suppress(SystemExit):

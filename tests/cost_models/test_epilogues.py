@@ -6,6 +6,8 @@ import pytest
 import sympy
 
 from fusioncc.autotune.choose import best, rank
+from fusioncc.autotune.kinds import KINDS as ENUMERATED
+from fusioncc.autotune.space import spaces
 from fusioncc.cost_models import estimate, footprint
 from fusioncc.cost_models.closed_form import closed_form
 from fusioncc.cost_models.launches import launches
@@ -15,7 +17,7 @@ from fusioncc.device import get_device
 from fusioncc.group import Group, Operand
 from fusioncc.schedule import Schedule
 from tests.codegen.cases import Lora, Main, group
-from tests.codegen.epilogue_cases import SWIGLU, ended
+from tests.codegen.epilogue_cases import SWIGLU, ended, rotary
 
 H200 = get_device("h200")
 ROWS, DEPTH, WIDTH = 64, 4096, 14336
@@ -29,6 +31,10 @@ RESIDUAL = ended(
     reads=(Operand("res", (ROWS, WIDTH), (WIDTH, 1), "bf16"),),
     kept=(0,),
 )
+SEQUENCE = 16
+TURNED = rotary(group(ROWS, DEPTH, *(Main(n, ()) for n in (4096, 1024, 1024))), 0, 1, rows=SEQUENCE)
+ADAPTED = rotary(group(ROWS, DEPTH, *(Main(n, (Lora(16),)) for n in (4096, 1024, 1024))), 0, 1)
+ONE_ROW = rotary(group(1, DEPTH, *(Main(n, (Lora(16),)) for n in (4096, 1024, 1024))), 0, 1)
 KINDS = [
     (PAIR, "inline"),
     (PAIR, "split"),
@@ -36,6 +42,8 @@ KINDS = [
     (PLAIN, "concat"),
     (RESIDUAL, "split"),
     (PAIR, "library"),
+    (TURNED, "concat"),
+    (ADAPTED, "split"),
 ]
 
 
@@ -61,6 +69,27 @@ def test_a_kept_output_is_written_beside_the_result_and_the_residual_is_read() -
     whole = 2 * ROWS * WIDTH
     assert [tensor.bytes for tensor in main.writes] == [whole, whole]
     assert sum(tensor.bytes for tensor in main.reads if tensor.name.startswith("z")) == whole
+
+
+def test_what_is_repeated_is_read_once() -> None:
+    """The cosines and sines of one sequence, for each of q and k, whatever heads and sequences there are."""
+    (launch,) = launches(TURNED, chosen(TURNED, "concat"))
+    read = [tensor.bytes for tensor in launch.reads if tensor.name.startswith("z")]
+    assert read == [2 * SEQUENCE * 128] * 4
+    assert [tensor.bytes for tensor in launch.writes] == [2 * ROWS * n for n in (4096, 1024, 1024)]
+
+
+@pytest.mark.parametrize("value", [TURNED, ADAPTED, ONE_ROW], ids=["plain", "adapted", "one row"])
+def test_tiles_that_rotate_have_whole_heads_and_room(value: Group) -> None:
+    for kind in (each.kind for each in rank(value, H200) if each.legal and each.kind != "library"):
+        for steps in ENUMERATED[kind].ways(value, H200):
+            for space in spaces(value, H200, kind, steps):
+                turning = [choice.launch for choice in space.legal if choice.launch.body != "down"]
+                parts = [part for launch in turning for part in launch.parts if part.head > 1]
+                assert all(part.pool and part.pool.tile.block_n % 128 == 0 for part in parts)
+                assert all(accumulators(part) <= 96 for part in parts)
+                if parts:
+                    assert "tiles without whole heads, whose halves are rotated" in space.pruned
 
 
 def test_behind_the_vendors_products_an_epilogue_is_a_kernel() -> None:

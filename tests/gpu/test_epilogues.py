@@ -44,6 +44,22 @@ ENDS: dict[str, tuple[int, Callable[..., Any]]] = {
 """How many products, and what becomes of them and of a tensor of their shape."""
 
 
+ROTARY: dict[str, tuple[tuple[int, ...], int, int, int, int]] = {
+    "prefill": ((8, 2, 2), 128, 1, 1000, 1),
+    "sequences": ((8, 8, 8), 64, 4, 100, 1),
+    "ragged": ((5, 1, 1), 64, 3, 50, 3),
+    "decode": ((8, 2, 2), 128, 16, 1, 1),
+    "one token": ((8, 2, 2), 128, 1, 1, 1),
+}
+"""Heads of q, k and v, columns of a head, sequences, rows of one, sequences of cos and sin."""
+
+
+def embedded(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Heads ``[B, H, S, D]`` with their rotary embedding, as transformers write it."""
+    half = q.shape[-1] // 2
+    return q * cos[:, None] + torch.cat((-q[..., half:], q[..., :half]), -1) * sin[:, None]
+
+
 def error(value: torch.Tensor, exact: torch.Tensor) -> float:
     return float((value.double() - exact).square().mean().sqrt() / exact.square().mean().sqrt())
 
@@ -82,3 +98,38 @@ def test_as_accurate_as_eager(name: str, m: int, rank: int, rest: str) -> None:
         (plan,) = fusioncc.plan_of(compiled)
         for group in plan.groups if kind != "auto" else ():
             assert (group.schedule.kind, len(group.epilogues)) == (kind, 1)
+
+
+@pytest.mark.parametrize("rest", ["inductor", "eager"])
+@pytest.mark.parametrize("rank", [R, 0])
+@pytest.mark.parametrize("name", ROTARY)
+def test_rotary_embeddings_are_as_accurate_as_eager(name: str, rank: int, rest: str) -> None:
+    torch.manual_seed(0)
+    heads, d, batch, length, own = ROTARY[name]
+    members = [
+        (drawn(n * d, K, scale=K**-0.5), *((drawn(rank, K, scale=K**-0.5), drawn(n * d, rank)) if rank else ()))
+        for n in heads
+    ]
+    x, angles = drawn(batch, length, K), torch.randn(own, length, d, device="cuda")
+
+    def model(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, members: Members) -> tuple[torch.Tensor, ...]:
+        products = [product(x, *each) for each in members]
+        q, k, v = (each.view(batch, length, -1, d).transpose(1, 2) for each in products)
+        return embedded(q, cos, sin), embedded(k, cos, sin), v
+
+    given = (x, angles.cos().bfloat16(), angles.sin().bfloat16())
+    plain = model(*given, members)
+    exact = model(*(each.double() for each in given), [tuple(t.double() for t in each) for each in members])
+    pools = ("two_pool",) if batch * length > 16 else ()  # its tiles of few rows are narrower than heads of 128
+    for kind in ("auto", *(("inline", "split", *pools) if rank else ("concat", "horizontal"))):
+        torch._dynamo.reset()
+        options = {"epilogues": "always", "schedule": kind, "rest": rest, "on_error": "raise"}
+        compiled = torch.compile(model, backend="fusioncc", dynamic=False, options=options)
+        with torch.no_grad():
+            got = compiled(*given, members)
+        for one, eager, true in zip(got, plain, exact, strict=True):
+            assert (one.dtype, one.shape, one.stride()) == (eager.dtype, eager.shape, eager.stride())
+            assert error(one, true) <= 1.1 * error(eager, true) + 1e-6
+        (plan,) = fusioncc.plan_of(compiled)
+        for group in plan.groups if kind != "auto" else ():
+            assert (group.schedule.kind, [each.head for each in group.epilogues]) == (kind, [d, d])

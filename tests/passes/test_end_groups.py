@@ -55,6 +55,11 @@ def setting(**options: Any) -> Setting:
     return Setting(Options.of(**chosen), get_device("h200"), Accepted("runnable", ("interpreter",)))
 
 
+def heads(product: torch.Tensor) -> torch.Tensor:
+    """A product of three heads as ``[2, 3, 10, N / 3]``."""
+    return product.view(2, 10, 3, N // 3).transpose(1, 2)
+
+
 def like(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.ones(*shape, dtype=dtype)
 
@@ -90,6 +95,10 @@ ENDED = {
     "two ends of the same": Case(lambda p, q: (p * q, p + q), kept=2),
     "a product that is read too": Case(lambda p, q: (f.silu(p) * q, p.sum(0)), kept=1),
     "a view between": Case(lambda p, q: p.view(M, N).relu() * q.view(M, N)),
+    "heads in front of rows": Case(lambda p, q, r: heads(p) * heads(r) + heads(q).relu(), (like(2, 10, N),)),
+    "rows in another order": Case(lambda p, q: p.transpose(0, 1).relu() * q.transpose(0, 1)),
+    "rows of a sequence": Case(lambda p, q, r: p * r + q, (like(10, N),)),
+    "columns of a head": Case(lambda p, q, s: heads(p) * s + heads(q), (like(10, N // 3),)),
     "two ends": Case(lambda p, q: (p.relu() + 1, q.sigmoid() * 2), ended=(1, 1)),
     "an end for two of three": Case(lambda p, q, s: (f.silu(p) * s, q), widths=(N, 32, N)),
     "a sum in front of a norm": Case(lambda p, r: ((s := r + p), f.rms_norm(s, (N,))), (like(2, 10, N),), (N,), (1,)),
@@ -213,6 +222,11 @@ REFUSED: dict[str, tuple[nn.Module, tuple[torch.Tensor, ...], str]] = {
     "elementwise": (Products(lambda p, q: p.softmax(-1) * q), (X,), "no whole rows"),
     "read_once": (Products(lambda p, q: p * q * p.flatten(0, 1).view(2, 10, N)), (X,), "through two views"),
     "same_tiles": (Products(lambda p, q: (p + 1) * q, (N, 1), 1), (X,), "no tiles in common"),
+    "rotated_heads": (
+        Products(lambda p, q: torch.cat((-p[..., N // 2 :], p[..., : N // 2]), -1) * q),
+        (X,),
+        "heads have 96 columns",
+    ),
     "storable": (Products(lambda p, q: (p * 2) > q), (X,), "no tile is stored as bool"),
     "in_rows": (Products(lambda p, q, s: p * s + q), (X, like(2, 1, N)), "no one stride"),
     "independent": (Later(), (X,), "is computed from one of them"),
