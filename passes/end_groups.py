@@ -13,7 +13,7 @@ from torch import fx
 from fusioncc.cost_models.chain_cost import chain_costs
 from fusioncc.decision import Rejected
 from fusioncc.errors import FusionError, PlanError
-from fusioncc.graph import is_mutation
+from fusioncc.graph import CASTS, is_mutation
 from fusioncc.group import Epilogue, Group
 from fusioncc.passes.chain_head import head_of
 from fusioncc.passes.epilogue_form import Behind, as_epilogue, first_refusal, views_of
@@ -131,7 +131,10 @@ class _Ending:
         return [self.covered[each.name] for each in fused]
 
     def _apart_us(self, chain: Sequence[fx.Node], head: Sequence[fx.Node]) -> float:
-        """What a chain takes in a kernel of its own more than the rest of it would without its head, us."""
+        """What a chain takes in a kernel of its own more than the rest of it would without its head, us. Inductor casts
+        in whatever reads the value."""
+        if self.setting.options.rest == "inductor" and all(node.target in CASTS for node in head):
+            return 0.0
         rest = [node for node in chain if node not in head]
         parts = [read_chain(nodes, self.order, "", self.rotated) for nodes in (chain, rest) if nodes]
         whole, *without = (chain_costs(each, self.setting.device)[1].us for each in parts)
@@ -171,7 +174,8 @@ class _Ending:
         if isinstance(planned, GroupPlan):
             self.groups[at], self.covered[group.name] = planned, frozenset(inside)
         elif self.setting.options.epilogues == "auto" and self.setting.given is None:  # a choice, and no refusal
-            self.groups[at] = replace(group, why=f"{group.why}; ends with nothing: {planned.reason}")
+            reason = f"; ends with nothing: {planned.reason}"
+            self.groups[at] = replace(group, why=group.why.removesuffix(reason) + reason)
         else:
             self.rejections.append(planned)
 

@@ -363,6 +363,15 @@ def test_where_less_is_saved_than_predictions_are_worth_both_stay(monkeypatch: p
     assert "ends with nothing: products and chain are predicted to take" in plan.groups[0].why
 
 
+@pytest.mark.parametrize("rest", ["inductor", "eager"])
+def test_a_cast_alone_is_inductor_s_where_it_runs_the_rest(rest: str) -> None:
+    module = DOORS["export"](
+        Products(lambda p, q: (p.unflatten(-1, (4, -1)).transpose(1, 2).half().cumsum(0), q)), (X,)
+    )
+    (group,) = draft(module.graph, setting(epilogues="auto", rest=rest)).plan.groups
+    assert bool(group.epilogues) == (rest == "eager")
+
+
 def test_what_inductor_may_lay_out_anew_is_read_apart() -> None:
     model = Products(lambda p, q, s: (p + s.cumsum(0)[..., ::2]).relu() * q)
     _, rejections = refused(model, X, like(2, 10, 2 * N), rest="inductor")
