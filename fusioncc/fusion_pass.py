@@ -24,6 +24,7 @@ from fusioncc.plan import SCHEMA, Plan
 from fusioncc.runtime.executor import profile, runnable
 from fusioncc.runtime.merged import MergedWeights
 from fusioncc.runtime.packed import PackedWeights
+from fusioncc.runtime.torch_ranks import has_ranks
 from fusioncc.seam import attempt
 from fusioncc.tuning.database import database
 
@@ -94,13 +95,16 @@ class FusionPass(CustomGraphPass):
 
     def uuid(self) -> Any:
         """Everything the rewritten graph depends on besides the graph; part of Inductor's cache keys. None, which
-        forbids caching, where weights are merged or packed: the graph names what holds them in this process."""
+        forbids caching, where weights are merged or packed: the graph names what holds them in this process; and where
+        several ranks tune together: each has to come to this pass, whatever its cache holds."""
         import triton
 
         given_kinds = {group.schedule.kind for group in self.given.groups} if self.given is not None else set()
         if self.options.pack_weights or not {self.options.schedule, *given_kinds}.isdisjoint(("merged", *PACKED)):
             return None
 
+        if self.options.autotune != "none" and not self.options.deterministic and has_ranks():
+            return None
         behind = None
         if self.then is not None:
             behind = self.then.uuid() if isinstance(self.then, CustomGraphPass) else None

@@ -8,7 +8,7 @@ from torch import fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 import fusioncc
-from fusioncc import FusionPass, Options
+from fusioncc import FusionPass, Options, fusion_pass
 from fusioncc.capture import capture
 from fusioncc.errors import PlanError
 from fusioncc.passes.tune_groups import Tuning
@@ -113,6 +113,14 @@ def test_uuid_is_stable_and_changes_with_whatever_changes_the_graph() -> None:
 
 def test_a_pass_behind_it_that_cannot_be_cached_forbids_caching() -> None:
     assert FusionPass(then=lambda graph: None).uuid() is None
+
+
+def test_ranks_that_tune_together_come_to_the_pass_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph from the cache of one rank would leave the others waiting."""
+    monkeypatch.setattr(fusion_pass, "has_ranks", lambda: True)
+    assert FusionPass(Options(autotune="quick")).uuid() is None
+    assert FusionPass().uuid() is not None
+    assert FusionPass(Options(autotune="quick", deterministic=True)).uuid() is not None
 
 
 @pytest.mark.exhaustive

@@ -50,11 +50,16 @@ def _of(world: Any, wait_s: float) -> TorchRanks:
 def torch_ranks(wait_s: float) -> TorchRanks | None:
     """The ranks of this job; None where ``torch.distributed`` is not initialised, or has one. Each rank has to name the
     same time."""
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+    if not has_ranks():
         return None
     return _of(dist.group.WORLD, wait_s)
 
 
+def has_ranks() -> bool:
+    """Whether this process is one of several ranks."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
 def is_first_rank() -> bool:
     """Whether this process speaks for its job: the first rank, or the only process."""
-    return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
+    return not has_ranks() or dist.get_rank() == 0

@@ -13,6 +13,7 @@ import pytest
 
 from fusioncc.errors import TuningError
 from fusioncc.schedule import Schedule
+from fusioncc.tuning.claims import CLAIM, claimed
 from fusioncc.tuning.database import Database, database
 from fusioncc.tuning.entry import Measured
 from fusioncc.tuning.exchange import exported, imported
@@ -324,3 +325,36 @@ def test_a_file_is_one_line_and_read_back(kept: Database) -> None:
     assert data.count(b"\n") == 0 and len(data) < 8192 and from_bytes(data) == entry()
     assert GROUP.signature() == from_bytes(data).key.group
     assert logging.getLogger("fusioncc.tuning").level == logging.NOTSET
+
+
+def test_the_mark_is_that_of_what_can_be_found(kept: Database, tmp_path: Path) -> None:
+    """Equal contents have one, wherever they are; a damaged file is as good as none."""
+    empty = kept.mark()
+    assert kept.is_empty()
+    file = filled(kept)
+    one = kept.mark()
+    assert not kept.is_empty() and kept.store(entry(key=key(card="other")), DEVICE) == "stored"
+    two = kept.mark()
+    elsewhere = Database(tmp_path / "elsewhere")
+    assert elsewhere.store(entry(key=key(card="other")), DEVICE) == elsewhere.store(entry(), DEVICE) == "stored"
+    assert elsewhere.mark() == two and len({empty, one, two}) == 3
+    file.chmod(0o666)
+    assert kept.mark() not in (empty, one, two)
+    kept.folder.path.chmod(0o777)
+    assert kept.mark() == empty
+
+
+def test_what_is_kept_in_memory_is_part_of_the_mark(tmp_path: Path) -> None:
+    (tmp_path / "tuned").write_text("in the way")
+    kept = Database(tmp_path / "tuned")
+    before = kept.mark()
+    assert kept.store(entry(), DEVICE) == "in memory"
+    assert kept.mark() != before
+
+
+def test_claims_go_with_the_next_prune(kept: Database) -> None:
+    filled(kept)
+    with claimed(kept.folder, key().digest()) as own:
+        assert own
+    assert kept.folder.names(CLAIM) == (key().digest() + CLAIM,)
+    assert kept.prune(DATE) == (key().digest() + CLAIM,) and kept.find(key(), DEVICE) == entry()

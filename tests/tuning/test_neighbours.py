@@ -168,9 +168,10 @@ def test_what_differs_in_two_knobs_or_by_two_steps_is_no_neighbour() -> None:
     assert around.isdisjoint(two) and around.isdisjoint(far)
 
 
-@pytest.mark.parametrize(("name", "kind"), shown(CASES, 8))
-def test_one_that_does_not_build_has_a_next_best(name: str, kind: str) -> None:
+@pytest.mark.parametrize("case", shown(CASES, 8, "-".join))
+def test_one_that_does_not_build_has_a_next_best(case: tuple[str, str]) -> None:
     """A step down the ranking of its launch, as for a choice of the model's."""
+    name, kind = case
     group = GROUPS[name].signature()
     for each in neighbours(start(group, kind), key(group), DEVICE):
         following = next_best(group, DEVICE, each, 0)
