@@ -52,6 +52,12 @@ class TileConfig:
         """Whether X is transposed as well; a single row is not: it is spread over the columns of a swapped tile."""
         return self.swap_operands and not self.one_row
 
+    def holds_heads(self, columns: int) -> bool:
+        """Whether it can rotate the halves of heads of so many columns: it has whole heads or, where columns need not
+        lie side by side as descriptors need them, as many of either half of one."""
+        parts = self.block_n > 1 and columns % self.block_n == 0 and not self.tma
+        return parts or self.block_n % columns == 0
+
     @property
     def elements_a_thread(self) -> float:
         """Elements of the tile that each thread accumulates."""

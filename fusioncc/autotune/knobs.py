@@ -183,8 +183,8 @@ def prune(launch: Launch, device: Device) -> str:
             )
         if part.body == "inline" and part.ranks and part.pool.tile.num_stages == STAGES[-1]:
             return f"{STAGES[-1]} stages beside A (slower than fewer where it was measured)"
-        if part.pool.tile.block_n % part.head:
-            return "tiles without whole heads, whose halves are rotated"
+        if not part.pool.tile.holds_heads(part.head):
+            return "tiles without both halves of a head, which are rotated"
         rotated = MAX_ROTATED[device.capability >= 100]
         if part.head > 1 and accumulators(part) > rotated:
             return f"more than {rotated} accumulators a thread beside rotated halves"

@@ -48,6 +48,8 @@ class ChainOps:
     used: set[str]
     one: str
     ragged: bool = False
+    width: int = 0
+    """Columns of a tile, which may be a part of a head."""
     values: list[Value] = field(default_factory=list)
 
     def lines(self, inputs: list[Value]) -> list[str]:
@@ -90,7 +92,7 @@ class ChainOps:
         if op.reduces:
             return self._reduction(op, read[0]), (along[0], False)
         if op.target == ROTATE_HALF:
-            return rotate_half(read[0].source, op.head), along
+            return rotate_half(read[0].source, min(op.head, self.width)), along
         terms = [
             pointwise.Term(arg.constant)
             if arg.value is None

@@ -123,7 +123,7 @@ class _Chain:
         operands = [name for name, _ in self._operands]
         used = {stem + tail for stem in NAMES for tail in ("", *map(str, range(16)))}
         used |= {*operands, *(tile.name for tile in self.results)}
-        ops = ChainOps(self.epilogue.chain, exact=False, used=used, one="(1, 1)")
+        ops = ChainOps(self.epilogue.chain, exact=False, used=used, one="(1, 1)", width=self.tiles[0].pool.tile.block_n)
         values = (*(tile.acc for tile in self.tiles), *operands)
         return ops.lines([Value(each, (True, True)) for each in values]), ops.values
 

@@ -76,5 +76,7 @@ def _require_heads(chain: Chain, op: Op) -> None:
     head = int(rest[0].constant) if len(rest) == 1 and rest[0].constant.isdecimal() else 0
     if value.value is None or head < 2 or head & (head - 1):
         raise EmissionError(f"{op.node} rotates the halves of a value's heads, of a power of two columns each")
+    if {each.head for each in chain.ops} - {1, head}:
+        raise EmissionError(f"{op.node} rotates heads of {head} columns, and another op those of another size")
     if chain.shape[1] % head or chain.shape_of(value.value) != chain.shape:
         raise EmissionError(f"{op.node} rotates heads of {head} columns, which its value has not")

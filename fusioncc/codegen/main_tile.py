@@ -248,7 +248,9 @@ class MainTile:
         weights = [group.members[at].weight for at in (*self.mains, *(branch.up for branch in branches))]
         stride = max(operand.strides[1] for operand in (*weights, *(each for each in self._ends if each.shape)))
         wide = self.member.n * stride >= INT32_ELEMENTS
-        return column_vectors(self.pool.tile, self.member.n, self.n, wide=wide)
+        epilogue = group.epilogue_of(self.main)
+        head = epilogue.head if epilogue is not None else 1
+        return column_vectors(self.pool.tile, self.member.n, self.n, wide=wide, head=head)
 
     def _add_bias(self, name: str, bias: Operand | None, scale: float) -> Part:
         if bias is None:

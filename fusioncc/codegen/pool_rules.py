@@ -213,8 +213,8 @@ def _require_endings(context: Context, schedule: Schedule) -> None:
         if pool is None:
             raise EmissionError(f"{nodes} end together: one main pool lists them")
         columns, head = pool.tile.block_n, epilogue.head
-        if columns % head:
-            raise EmissionError(f"a tile of {columns} columns has no whole heads of {head}, whose halves are rotated")
+        if not pool.tile.holds_heads(head):
+            raise EmissionError(f"a tile of {columns} columns cannot rotate the halves of heads of {head}")
         added = any(context.group.branches_of(main) for main in epilogue.mains)
         if schedule.kind not in ENDING or (schedule.kind in SPLIT_MAINS and (added or pool.k_split > 1)):
             raise EmissionError(f"the main tiles of {nodes} end with no epilogue in schedule {schedule.kind!r}")

@@ -244,8 +244,9 @@ class SelfCheck:
         full = {"M": group.m, "K": group.k}
         small = {"M": self._rows(2 * most + 3), "K": min(group.k, 2 * steps + group.k % steps)}
         for main, block in blocks.items():
-            n = self.context.member(main).n
-            full[self._n(main)], small[self._n(main)] = n, min(n, 2 * block + n % block)
+            n, epilogue = self.context.member(main).n, group.epilogue_of(main)
+            least, head = 2 * block + n % block, epilogue.head if epilogue is not None else 1
+            full[self._n(main)], small[self._n(main)] = n, min(n, -(-least // head) * head)
         return full, small
 
     def _rows(self, least: int) -> int:

@@ -102,9 +102,21 @@ def row_vectors(tile: TileConfig, *, one_block: bool, wide: bool) -> tuple[Part,
     return body, Axis("M", "safe_rows"), Axis("M", "rows", "M")
 
 
-def column_vectors(tile: TileConfig, n: int, n_constant: Param, *, wide: bool) -> tuple[Part, Axis, Axis]:
-    """Columns of the tile: the part, the axis to read and the axis to write; masked only where N is ragged."""
+def column_vectors(
+    tile: TileConfig, n: int, n_constant: Param, *, wide: bool, head: int = 1
+) -> tuple[Part, Axis, Axis]:
+    """Columns of the tile: the part, the axis to read and the axis to write; masked only where N is ragged. Of a wider
+    ``head``, whose halves are rotated, as many from each half."""
     start = "col_block.to(tl.int64)" if wide else "col_block"
+    if head > tile.block_n:
+        body = part(
+            "# As many columns of either half of a head, which lie half a head apart.",
+            f"first_col = {start} // (HEAD // BLOCK_N) * HEAD + {start} % (HEAD // BLOCK_N) * (BLOCK_N // 2)",
+            "cols = tl.arange(0, BLOCK_N)",
+            "cols = first_col + cols % (BLOCK_N // 2) + cols // (BLOCK_N // 2) * (HEAD // 2)",
+            params=(constant("HEAD", head), *block_constants(tile, "N")),
+        )
+        return body, Axis("N", "cols"), Axis("N", "cols")
     body = part(f"cols = {start} * BLOCK_N + tl.arange(0, BLOCK_N)", params=block_constants(tile, "N"))
     if n % tile.block_n == 0:
         return body, Axis("N", "cols"), Axis("N", "cols")

@@ -166,7 +166,14 @@ def rotaries(tile: TileConfig, down: TileConfig) -> dict[str, tuple[Group, Sched
     ragged = rotary(q_k_v(300, Lora(12), k=200, widths=(320, 64, 64)), 0, 1, head=64, rows=100)
     large = rotary(q_k_v(2048, Lora(16)), 0, 1, rows=512)
     tma = TileConfig(128, 128, 64, 8, 3, tma=True)
+    row, one_row = rotary(q_k_v(1), 0, 1), TileConfig(1, 2, 2048, 4, 1, swap_operands=True)
     return {
+        "concat_rotary_one_row": (row, Schedule("concat", (Pool("main", row.mains, one_row, 0),)), "fp32"),
+        "inline_rotary_parts": (
+            lora,
+            together(inline(lora, replace(narrow, block_n=32, block_k=128))),
+            "fp32",
+        ),
         "concat_rotary": (plain, Schedule("concat", (Pool("main", plain.mains, head, 0),)), "fp32"),
         "horizontal_rotary": (
             pair,

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from fusioncc.chain import Argument
+from fusioncc.chain import ROTATE_HALF, Argument
 from fusioncc.codegen import emit
 from fusioncc.errors import EmissionError
 from fusioncc.group import Epilogue, Group, Operand
 from fusioncc.schedule import Schedule
-from tests.codegen.cases import DOWN, TILE, Main, group, inline, side_by_side, split
+from tests.codegen.cases import DESCRIBED, DOWN, TILE, Main, group, inline, side_by_side, split
 from tests.codegen.epilogue_cases import SWIGLU, ended, rotary, together
 
 PAIR = ended(group(33, 200, Main(136), Main(136), Main(64)), (0, 1), *SWIGLU)
@@ -73,6 +73,10 @@ REFUSED: dict[str, tuple[Group, str]] = {
     "heads of a word": (with_op(TURNED, 1, args=(Argument(0), Argument(None, "x"))), "of a power of two columns each"),
     "heads of no value": (with_op(TURNED, 1, args=(Argument(None, "32"),) * 2), "of a power of two columns each"),
     "wider heads than columns": (with_op(TURNED, 1, args=(Argument(0), Argument(None, "256"))), "has not"),
+    "heads of two sizes": (
+        with_op(TURNED, target=ROTATE_HALF, args=(Argument(0), Argument(None, "64"))),
+        "another op those of another size",
+    ),
     "heads of a vector": (with_op(TURNED, 1, args=(Argument(1), Argument(None, "32"))), "has not"),
     "a bool result": (
         ended(group(33, 200, Main(136)), (0,), ("gt.Scalar", (0, "0"), "bool")),
@@ -103,9 +107,9 @@ KINDS: dict[str, tuple[Group, Callable[[Group], Schedule], str]] = {
         "end with no epilogue in schedule 'concat'",
     ),
     "parts of heads": (
-        rotary(group(32, 200, Main(128)), 0, head=128),
-        lambda value: inline(value, TILE),
-        "whole heads of 128",
+        rotary(group(32, 208, Main(128)), 0, head=128),
+        lambda value: split(value, DESCRIBED, DOWN),
+        "rotate the halves of heads of 128",
     ),
     "not listed": (PAIR, lambda value: split(value, TILE, DOWN), "one main pool lists them"),
 }

@@ -120,8 +120,7 @@ def test_rotary_embeddings_are_as_accurate_as_eager(name: str, rank: int, rest: 
     given = (x, angles.cos().bfloat16(), angles.sin().bfloat16())
     plain = model(*given, members)
     exact = model(*(each.double() for each in given), [tuple(t.double() for t in each) for each in members])
-    pools = ("two_pool",) if batch * length > 16 else ()  # its tiles of few rows are narrower than heads of 128
-    for kind in ("auto", *(("inline", "split", *pools) if rank else ("concat", "horizontal"))):
+    for kind in ("auto", *(("inline", "split", "two_pool") if rank else ("concat", "horizontal"))):
         torch._dynamo.reset()
         options = {"epilogues": "always", "schedule": kind, "rest": rest, "on_error": "raise"}
         compiled = torch.compile(model, backend="fusioncc", dynamic=False, options=options)
