@@ -29,7 +29,7 @@ from fusioncc.passes.insert_kernels import HOLDING, HeldBy, insert_kernels, inse
 from fusioncc.passes.merge_rules import check_merge
 from fusioncc.passes.pack_rules import check_packs
 from fusioncc.passes.plan_chains import plan_chains
-from fusioncc.passes.plan_groups import Setting, is_made_for, plan_groups
+from fusioncc.passes.plan_groups import Known, Setting, is_made_for, plan_groups
 from fusioncc.passes.tune_groups import tune_groups, tunes, why_untuned
 from fusioncc.passes.weight_rules import Weights
 from fusioncc.plan import SCHEMA, GroupPlan, Plan
@@ -108,10 +108,11 @@ def _draft(graph: fx.Graph, setting: Setting, form: str, apart: frozenset[str]) 
         for group in groups
     }
     tried = replace(setting, options=replace(setting.options, on_error="fallback"))
-    planned, unmet = plan_groups(groups, tried, refusals)
+    known: Known = {}
+    planned, unmet = plan_groups(groups, tried, refusals, known)
     planned, left_out = choose_groups(graph, planned, found.covered, given=given is not None)
     if left_out or unmet:  # wishes count for what was chosen
-        planned, unmet = plan_groups(tuple(each.group for each in planned), setting, refusals)
+        planned, unmet = plan_groups(tuple(each.group for each in planned), setting, refusals, known)
     ended = end_groups(graph, planned, found.covered, setting, refusals, apart)
     emitted = emit_groups(ended.groups, setting.options.on_error, setting.options.trace)
     rejections = found.rejections + left_out + unmet + ended.rejections + emitted.rejections

@@ -21,7 +21,7 @@ from fusioncc.passes.exclusions import leads_back
 from fusioncc.passes.find_chains import find_chains, inputs_of
 from fusioncc.passes.find_rotations import Rotations, find_rotations, read_by
 from fusioncc.passes.plan_chains import chain_refusal, relaid
-from fusioncc.passes.plan_groups import WITHOUT_KERNEL, Refusals, Setting, plan_groups
+from fusioncc.passes.plan_groups import WITHOUT_KERNEL, Known, Refusals, Setting, plan_groups
 from fusioncc.passes.read_chains import read_chain
 from fusioncc.passes.read_ops import is_fill
 from fusioncc.passes.read_rotations import Rotation
@@ -73,6 +73,7 @@ class _Ending:
     groups: list[GroupPlan]
     covered: Covered
     rejections: list[Rejected] = field(default_factory=list)
+    known: Known = field(default_factory=dict)
 
     def run(self, apart: frozenset[str]) -> EndedGroups:
         made = {
@@ -207,7 +208,7 @@ class _Ending:
             if len(group.epilogues) < len(wanted):  # planned when the last one is there
                 return replace(before, epilogues=group.epilogues)
             setting = replace(setting, given=replace(given, groups=(given.groups[at],)))
-        ((planned,), _) = plan_groups((group,), setting, self.refusals)
+        ((planned,), _) = plan_groups((group,), setting, self.refusals, self.known)
         if planned.schedule.kind in WITHOUT_KERNEL:
             return Rejected("ends_tiles", first, f"products stay the vendor's, {planned.why}")
         us, us_before = _us(planned), _us(before)

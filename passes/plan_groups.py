@@ -5,10 +5,10 @@ candidate with the lowest predicted time, a schedule forced by name, one that wa
 plan made elsewhere.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fusioncc.autotune.choose import rank
 from fusioncc.autotune.pick import ON_REQUEST, margin, pick
@@ -59,13 +59,21 @@ Refusals = Mapping[str, tuple[Rejected, ...]]
 UNKNOWN = "nothing is known of the graph that holds the weights"
 
 
+Known = dict[Hashable, dict[str, Any]]
+"""What was decided of groups under one setting, for those that are equal but for their names."""
+
+
 def plan_groups(
-    groups: tuple[Group, ...], setting: Setting, refusals: Mapping[str, Refusals] | None = None
+    groups: tuple[Group, ...],
+    setting: Setting,
+    refusals: Mapping[str, Refusals] | None = None,
+    known: Known | None = None,
 ) -> tuple[tuple[GroupPlan, ...], tuple[Rejected, ...]]:
     """A decision for every group, and a rejection for every wish that could not be met.
 
     Args:
         refusals: by group name. None: nothing is known of the weights, and nothing is merged or packed.
+        known: is read and added to. Of calls with one, only ``on_error`` of the setting may differ.
 
     Raises:
         IllegalScheduleError: a forced schedule is illegal, or a cap cannot be had, and ``on_error="raise"``.
@@ -76,15 +84,22 @@ def plan_groups(
     if given is not None and groups and not is_made_for(given, groups, setting.options.pack_weights):
         raise PlanError("the groups of the plan are not those of this graph, in this order")
     planned, rejections = [], []
+    known = {} if known is None else known
     for position, group in enumerate(groups):
         unknown = (Rejected("checkable", group.name, UNKNOWN),)
         refused_kinds = (
             dict.fromkeys((*PACKED, "merged"), unknown) if refusals is None else refusals.get(group.name, {})
         )
+        alike = _alike(group, refused_kinds) if given is None else None
+        if alike in known:
+            planned.append(GroupPlan(**_fields(group), **known[alike]))
+            continue
         action = partial(_plan, group, position, setting, refused_kinds)
         decided, refused = translated(f"planning {group.name} failed", action, FusionError)
-        planned.append(decided)
+        planned.append(GroupPlan(**_fields(group), **decided))
         rejections += refused
+        if not refused and alike is not None:
+            known[alike] = decided
     return tuple(planned), tuple(rejections)
 
 
@@ -99,7 +114,19 @@ def is_made_for(plan: Plan, groups: tuple[Group, ...], packs: bool) -> bool:
     return [seen(each.group) for each in plan.groups] == [seen(each) for each in groups]
 
 
-def _plan(group: Group, position: int, setting: Setting, refusals: Refusals) -> tuple[GroupPlan, list[Rejected]]:
+def _alike(group: Group, refusals: Refusals) -> Hashable:
+    """Equal for groups of which the same is decided under one setting: the same but for names, of which as many differ."""
+    said = ((kind, found[0].rule, found[0].reason) for kind, found in refusals.items() if found)
+    nodes = [operand.node for operand in group.operands]
+    return group.signature(), tuple(map(nodes.index, nodes)), tuple(said)
+
+
+def _fields(group: Group) -> dict[str, Any]:
+    return {field.name: getattr(group, field.name) for field in fields(Group)}
+
+
+def _plan(group: Group, position: int, setting: Setting, refusals: Refusals) -> tuple[dict[str, Any], list[Rejected]]:
+    """What a plan adds to a group, and the wishes that could not be met."""
     candidates = _candidates(group, setting, refusals, _kinds(setting, position))
     chosen, why, refused = _choose(group, candidates, setting, position)
     if chosen.kind != setting.options.schedule:
@@ -265,13 +292,12 @@ def _tier_of_plan(chosen: Schedule, wanted: GroupPlan, setting: Setting) -> str:
     return "eager" if chosen.kind in AS_EAGER else wanted.tier
 
 
-def _decided(group: Group, chosen: Schedule, why: str, candidates: tuple[Candidate, ...], tier: str) -> GroupPlan:
-    return GroupPlan(
-        **{field.name: getattr(group, field.name) for field in fields(Group)},
-        schedule=chosen,
-        why=why,
-        tier=tier,
-        candidates=candidates,
-        before=footprint(group, LIBRARY),
-        after=footprint(group, chosen),
-    )
+def _decided(group: Group, chosen: Schedule, why: str, candidates: tuple[Candidate, ...], tier: str) -> dict[str, Any]:
+    return {
+        "schedule": chosen,
+        "why": why,
+        "tier": tier,
+        "candidates": candidates,
+        "before": footprint(group, LIBRARY),
+        "after": footprint(group, chosen),
+    }
