@@ -10,6 +10,7 @@ from functools import cached_property, partial
 
 from torch import fx
 
+from fusioncc.autotune.pick import pick
 from fusioncc.cost_models.chain_cost import chain_costs
 from fusioncc.decision import Rejected
 from fusioncc.errors import FusionError, PlanError
@@ -211,7 +212,7 @@ class _Ending:
         ((planned,), _) = plan_groups((group,), setting, self.refusals, self.known)
         if planned.schedule.kind in WITHOUT_KERNEL:
             return Rejected("ends_tiles", first, f"products stay the vendor's, {planned.why}")
-        us, us_before = _us(planned), _us(before)
+        us, us_before = self._us(planned), self._us(before)
         if us is None or us_before is None:
             return Rejected("ends_tiles", first, f"nothing is predicted of {group.name}")
         saved = us_before + apart_us - us
@@ -219,6 +220,13 @@ class _Ending:
         if saved < LEAST_GAIN * us and given is None and self.setting.options.epilogues == "auto":
             return Rejected("ends_tiles", first, f"products and chain are predicted to take {compared}")
         return replace(planned, why=f"{planned.why}; ends with what follows, {compared}")
+
+    def _us(self, planned: GroupPlan) -> float | None:
+        """Predicted time of what was chosen; where that was measured, of what the model would have chosen."""
+        chosen = planned.schedule.kind
+        if self.setting.options.schedule == "auto" and self.setting.given is None:
+            chosen = pick(planned.candidates, planned.group).kind
+        return {each.kind: each.predicted_us for each in planned.candidates}.get(chosen)
 
     def _check_given(self) -> None:
         if self.setting.given is None:
@@ -229,9 +237,3 @@ class _Ending:
                 raise PlanError(f"{ours.name}: {kind!r} has no tiles that end: its epilogues have to go")
             if len(ours.epilogues) != len(theirs.epilogues):
                 raise PlanError(f"{ours.name}: the plan ends its tiles with ops that do not follow it in this graph")
-
-
-def _us(planned: GroupPlan) -> float | None:
-    """Predicted time of what was chosen."""
-    times = {each.kind: each.predicted_us for each in planned.candidates}
-    return times.get(planned.schedule.kind)

@@ -221,7 +221,18 @@ def test_a_group_that_is_better_off_without_its_end_goes_without() -> None:
     plan = draft(module, always).plan
     (group,) = plan.groups
     assert not group.epilogues
-    assert any("stay the vendor's: measured 40.0 us" in each.reason for each in plan.rejections)
+    assert any("stay the vendor's, measured 40.0 us" in each.reason for each in plan.rejections)
+
+
+@pytest.mark.parametrize("kind", ["split", "two_pool"])
+def test_what_was_measured_does_not_decide_whether_tiles_end(kind: str) -> None:
+    """It may be a kind that the model has behind its own."""
+    auto, module = setting(epilogues="auto"), graph(ended)
+    before = planned(auto, module)
+    assert before.epilogues and before.schedule.kind != kind
+    kept(auto, kind, 0, module)
+    group = planned(auto, module)
+    assert group.epilogues == before.epilogues and group.schedule.kind == kind and group.why.startswith("measured")
 
 
 def test_a_group_without_its_end_is_measured_in_turn() -> None:
