@@ -15,10 +15,10 @@ from fusioncc.cost_models.chain_cost import chain_costs
 from fusioncc.decision import Rejected
 from fusioncc.errors import FusionError, PlanError
 from fusioncc.graph import CASTS, is_mutation
-from fusioncc.group import Epilogue, Group
+from fusioncc.group import Epilogue
 from fusioncc.passes.chain_head import head_of
 from fusioncc.passes.epilogue_form import Behind, as_epilogue, first_refusal, views_of
-from fusioncc.passes.exclusions import leads_back
+from fusioncc.passes.exclusions import Contraction
 from fusioncc.passes.find_chains import find_chains, inputs_of
 from fusioncc.passes.find_rotations import Rotations, find_rotations, read_by
 from fusioncc.passes.plan_chains import chain_refusal, relaid
@@ -109,6 +109,20 @@ class _Ending:
         return {node: at for at, node in enumerate(self.graph.nodes)}
 
     @cached_property
+    def contraction(self) -> Contraction:
+        """The groups that are fused."""
+        made = Contraction(self.order)
+        for each in self.groups:
+            if each.schedule.kind != "library":
+                made.contract(self.covered[each.name])
+        return made
+
+    @cached_property
+    def tried(self) -> Setting:
+        """The setting under which an attempt is no error."""
+        return replace(self.setting, options=replace(self.setting.options, on_error="fallback"))
+
+    @cached_property
     def writes(self) -> list[int]:
         """Where the graph writes in place."""
         return [at for node, at in self.order.items() if is_mutation(node)]
@@ -126,11 +140,6 @@ class _Ending:
     def _written_between(self, nodes: Sequence[fx.Node]) -> bool:
         places = [self.order[node] for node in nodes]
         return any(min(places) < at < max(places) for at in self.writes)
-
-    def _others(self, group: Group) -> list[frozenset[fx.Node]]:
-        """The nodes of every other group that is fused."""
-        fused = (each for each in self.groups if each.schedule.kind != "library" and each.name != group.name)
-        return [self.covered[each.name] for each in fused]
 
     def _apart_us(self, chain: Sequence[fx.Node], head: Sequence[fx.Node]) -> float:
         """What a chain takes in a kernel of its own more than the rest of it would without its head, us. Inductor casts
@@ -174,6 +183,7 @@ class _Ending:
         kept = (main for main, each in views.items() if any(user not in inside for view in each for user in view.users))
         planned = self._planned(at, as_epilogue(behind, tuple(kept)), self._apart_us(whole, nodes))
         if isinstance(planned, GroupPlan):
+            self.contraction.contract(frozenset(inside), self.covered[group.name])
             self.groups[at], self.covered[group.name] = planned, frozenset(inside)
         elif self.setting.options.epilogues == "auto" and self.setting.given is None:  # a choice, and no refusal
             reason = f"; ends with nothing: {planned.reason}"
@@ -192,7 +202,7 @@ class _Ending:
         if moved:
             return Rejected("laid_out", first, moved)
         made = {view for operand in beside for view in views_of(self.by_name[operand.node])}
-        if made & self.covered[behind.group.name] or leads_back(inside, self._others(behind.group), self.order):
+        if made & self.covered[behind.group.name] or self.contraction.leads_back(inside):
             why = "what the chain reads beside the products is computed from one of them, or with them"
             return Rejected("independent", first, why)
         return chain_refusal(behind.chain, self.setting, "fp32")
@@ -201,7 +211,7 @@ class _Ending:
         """The group planned with the epilogue, or why it goes without."""
         before, given, first = self.groups[at], self.setting.given, epilogue.chain.ops[0].node
         group = replace(before.group, epilogues=(*before.epilogues, epilogue))
-        setting = replace(self.setting, options=replace(self.setting.options, on_error="fallback"))
+        setting = self.tried
         if given is not None:
             wanted = [each.signature() for each in given.groups[at].epilogues]
             if epilogue.signature() not in wanted:

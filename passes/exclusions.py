@@ -41,33 +41,47 @@ def is_acyclic(graph: fx.Graph, covered: Covered) -> bool:
     return True
 
 
-def leads_back(inside: frozenset[fx.Node], covered: Covered, order: Mapping[fx.Node, int]) -> bool:
-    """Whether a path leaves the nodes ``inside`` and comes back, where the sets of ``covered`` are contracted, none of
-    which has one of them; ``order`` is the position of each node in its graph. The rest of it has no cycle."""
-    owner = {node: nodes for nodes in covered for node in nodes}
-    last = _reached(max(order[node] for node in inside), covered, order)
-    waiting = [user for node in inside for user in node.users if user not in inside]
-    seen: set[fx.Node] = set()
-    while waiting:
-        node = waiting.pop()
-        if node in seen or node in inside:
-            continue
-        together = owner.get(node, (node,))
-        seen.update(together)
-        for user in (user for each in together for user in each.users):
-            if user in inside:
-                return True
-            if user not in seen and order[user] <= last:
-                waiting.append(user)
-    return False
+class Contraction:
+    """Sets of nodes of a graph that become one node each; ``order`` is the position of each node in the graph."""
 
+    def __init__(self, order: Mapping[fx.Node, int]) -> None:
+        self._order = order
+        self._owner: dict[fx.Node, frozenset[fx.Node]] = {}
+        self._spans: dict[frozenset[fx.Node], tuple[int, int]] = {}
 
-def _reached(last: int, covered: Covered, order: Mapping[fx.Node, int]) -> int:
-    """The position behind which no set has a node that also has one in front of it: nothing comes back from there."""
-    for first, end in sorted((min(places), max(places)) for nodes in covered if (places := [order[n] for n in nodes])):
-        if first <= last:
-            last = max(last, end)
-    return last
+    def contract(self, nodes: frozenset[fx.Node], instead_of: frozenset[fx.Node] = frozenset()) -> None:
+        """One more set, also in the place of one that is part of it."""
+        self._spans.pop(instead_of, None)
+        self._owner.update(dict.fromkeys(nodes, nodes))
+        places = [self._order[node] for node in nodes]
+        self._spans[nodes] = min(places), max(places)
+
+    def leads_back(self, inside: frozenset[fx.Node]) -> bool:
+        """Whether a path leaves the nodes ``inside`` and comes back. No set lies on both sides, and the rest of the
+        graph has no cycle."""
+        last = self._reached(max(self._order[node] for node in inside))
+        waiting = [user for node in inside for user in node.users if user not in inside]
+        seen: set[fx.Node] = set()
+        while waiting:
+            node = waiting.pop()
+            if node in seen or node in inside:
+                continue
+            together = self._owner.get(node, frozenset((node,)))
+            seen.update(together)
+            for user in (user for each in together for user in each.users):
+                if user in inside:
+                    return True
+                if user not in seen and self._order[user] <= last:
+                    waiting.append(user)
+        return False
+
+    def _reached(self, last: int) -> int:
+        """The position behind which no set has a node that also has one in front of it: nothing comes back from
+        there."""
+        for first, end in sorted(self._spans.values()):
+            if first <= last:
+                last = max(last, end)
+        return last
 
 
 def dependencies(graph: fx.Graph, covered: Covered) -> Any:

@@ -102,8 +102,10 @@ def test_32_layers_are_planned_in_under_a_second(graph: fx.Graph) -> None:
     found = find(graph, setting.options)
     forget()
     plan = draft(graph, setting).plan
-    assert (len(plan.groups), plan.rejections) == (32 * 4, ())
-    assert choose._rank.cache_info().misses == 4
+    assert len(plan.groups) == 32 * 4
+    assert {each.rule for each in plan.rejections} == {"independent"}  # q * cat(k, v): its parts are of one group
+    assert sum(bool(each.epilogues) for each in plan.groups) == 32 * 3
+    assert choose._rank.cache_info().misses == 4 + 3 + 1  # with what tiles end with, which is less in the last layer
     taken = [found.covered[each.name] for each in plan.groups if each.schedule.kind != "library"]
     work = {
         "reference": reference,

@@ -212,12 +212,13 @@ def test_an_interrupted_race_leaves_no_answer_behind(meter: Make) -> None:
 
 MARK = "FUSIONCC_TEST_OF_METER"
 PARENT = """
-import sys, time
+import signal, sys, time
 from fusioncc.schedule import Schedule
 from fusioncc.tuning.card_worker import Limits
 from fusioncc.tuning.meter import CardMeter
 from tests.tuning.scripted import BENCH, COMPILER, DEVICE, job
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs lack
 limits = Limits(attempt=1000.0)
 meter = CardMeter(DEVICE, limits=limits, compilers=2, bench=(BENCH, sys.argv[1]), compiler=COMPILER)
 meter.prepare(job(), (Schedule("compiler hang"),))
