@@ -34,7 +34,7 @@ def turned(plan: Plan) -> list[tuple[str, int]]:
     return [(next(part for part in name.split(".") if part.endswith("_proj")), head) for name, head in names]
 
 
-@pytest.mark.parametrize("name", shown(CASES, 2))
+@pytest.mark.parametrize("name", shown(CASES, 1))
 def test_q_and_k_end_with_their_embedding(name: str) -> None:
     case, batch, length = CASES[name]
     model, ids = build(case), tokens(batch, length)

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -46,6 +48,7 @@ def test_every_rank_ends_with_the_same_choice(tmp_path: Path) -> None:
     assert first[1] and second[1] and not third[1]
 
 
+@pytest.mark.exhaustive
 def test_a_dead_rank_leaves_the_others_with_the_model(tmp_path: Path) -> None:
     """Also in the second graph, for which nobody waits any more."""
     ((plans, searched, meters),) = answers(tmp_path, 2, dead=1)

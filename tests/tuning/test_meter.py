@@ -17,6 +17,7 @@ from fusioncc.tuning.card_worker import Limits
 from fusioncc.tuning.entry import Measured
 from fusioncc.tuning.measuring import Dropped, Failed, Race, Timed
 from fusioncc.tuning.meter import CardMeter
+from tests.shown import shown
 from tests.tuning.scripted import BENCH, COMPILER, DEVICE, LIBRARY_US, job
 
 LIMITS = Limits(attempt=2.0, sample=2.0, open=2.0)
@@ -230,7 +231,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("end", ["leaves", "is interrupted", "is killed"])
+@pytest.mark.parametrize("end", shown(["is interrupted", "leaves", "is killed"], 1))
 def test_processes_end_with_their_parent(end: str, notes: Path) -> None:
     """However it ends, and whatever they are doing."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), MARK: str(notes)}
