@@ -221,7 +221,7 @@ def test_a_group_that_is_better_off_without_its_end_goes_without() -> None:
     plan = draft(module, always).plan
     (group,) = plan.groups
     assert not group.epilogues
-    assert any("stay the vendor's: measured 40.0 us" in each.reason for each in plan.rejections)
+    assert any("stay the vendor's, measured 40.0 us" in each.reason for each in plan.rejections)
 
 
 def test_a_group_without_its_end_is_measured_in_turn() -> None:
@@ -304,3 +304,16 @@ def test_the_key_is_that_of_the_group_as_it_runs() -> None:
     (key,) = keys_of((group,), eager)
     assert group.lhs.aligned and not key.group.lhs.aligned
     assert key == key_of(replace(group.group, lhs=replace(group.lhs, aligned=False)), eager.options, DEVICE, CARD)
+
+
+def test_what_inductor_is_told_need_not_have_a_hash() -> None:
+    """It is no part of the key."""
+    entry = kept(setting())
+    assert planned(setting(inductor={"post_grad_fusion_options": {}, "some": [1]})).schedule == entry.schedule
+
+
+def test_what_is_capped_is_measured_nowhere() -> None:
+    entry = kept(setting(schedule="streams"), "streams", 0)
+    free, capped = setting(schedule="streams"), setting(schedule="streams", emitted_multiprocessors=8)
+    assert planned(free).schedule == entry.schedule
+    assert "measured" not in planned(capped).why and keys_of((planned(capped),), capped) == []
