@@ -115,7 +115,8 @@ def is_made_for(plan: Plan, groups: tuple[Group, ...], packs: bool) -> bool:
 
 
 def _alike(group: Group, refusals: Refusals) -> Hashable:
-    """Equal for groups of which the same is decided under one setting: but for names, where as many of them differ."""
+    """Equal for groups of which the same is decided under one setting: they differ in names only, of which the same
+    are equal."""
     said = ((kind, found[0].rule, found[0].reason) for kind, found in refusals.items() if found)
     nodes = [operand.node for operand in group.operands]
     return group.signature(), tuple(map(nodes.index, nodes)), tuple(said)

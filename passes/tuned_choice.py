@@ -5,10 +5,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from fusioncc.autotune.pick import pick
-from fusioncc.config import Options
-from fusioncc.device import Device
 from fusioncc.group import Group
 from fusioncc.packing import PACKED
+from fusioncc.passes.cap_streams import Caps
 from fusioncc.schedule import Candidate, Schedule
 from fusioncc.tuning.candidates import measured_kinds
 from fusioncc.tuning.database import database
@@ -24,10 +23,14 @@ Entries = Mapping[str, Entry]
 
 def key_for(group: Group, candidates: tuple[Candidate, ...], setting: "Setting") -> Key | None:
     """The key of a group as it runs, where a measured schedule may take the place of the model's; None where nothing of
-    it is emitted, or the model's choice moves weights, which is measured nowhere."""
+    it is emitted, or what runs is measured nowhere: the model's choice moves weights, or a side of ``streams`` is
+    capped."""
     if setting.given is not None or setting.options.deterministic:
         return None
-    key, kinds = _keyed(group.signature(), setting.options, setting.device, setting.card)
+    if Caps.asked(setting.options) != Caps():
+        return None
+    key = key_of(group, setting.options, setting.device, setting.card)
+    kinds = _kinds(key)
     if not any(each.legal and each.kind in kinds for each in candidates):
         return None
     moves = setting.options.schedule == "auto" and pick(candidates, group).kind in PACKED
@@ -50,10 +53,9 @@ def tuned_choice(group: Group, candidates: tuple[Candidate, ...], setting: "Sett
 
 
 @lru_cache(maxsize=1024)
-def _keyed(group: Group, options: Options, device: Device, card: str) -> tuple[Key, tuple[str, ...]]:
-    """The key of a group without names, and the kinds that may be measured for it: equal layers have one."""
-    key = key_of(group, options, device, card)
-    return key, measured_kinds(key)
+def _kinds(key: Key) -> tuple[str, ...]:
+    """The kinds that may be measured for a key: equal layers have one."""
+    return measured_kinds(key)
 
 
 def why_measured(entry: Entry) -> str:

@@ -20,7 +20,7 @@ def problem_of(module: ModuleType, operands: Sequence[torch.Tensor], by_rows: Se
     """What is wrong with the kernels' results, or nothing.
 
     Args:
-        by_rows: for each operand, whether it has a row for each row of X.
+        by_rows: for each operand, whether it has a row for each row of X, or fewer that are repeated.
     """
     guards: list[torch.Tensor] = []
 
@@ -32,8 +32,9 @@ def problem_of(module: ModuleType, operands: Sequence[torch.Tensor], by_rows: Se
 
     results = module.launch(*operands, empty=guarded)
     sums = [_Errors() for _ in results]
-    for rows in _blocks(operands[0].shape[0]):
-        mine = [value[rows] if cut else value for value, cut in zip(operands, by_rows, strict=True)]
+    whole = operands[0].shape[0]
+    for rows in _blocks(whole):
+        mine = [_cut(value, rows, whole) if cut else value for value, cut in zip(operands, by_rows, strict=True)]
         for errors, result, plain, exact in zip(sums, results, module.eager(*mine), _exact(module, mine), strict=True):
             errors.add(result[rows], plain.to(result.dtype), exact)
     for name, errors in zip(module.RESULTS, sums, strict=True):
@@ -47,7 +48,15 @@ def problem_of(module: ModuleType, operands: Sequence[torch.Tensor], by_rows: Se
 
 
 def _blocks(rows: int) -> Iterator[slice]:
-    return (slice(first, first + ROWS) for first in range(0, rows, ROWS))
+    return (slice(first, min(first + ROWS, rows)) for first in range(0, rows, ROWS))
+
+
+def _cut(value: torch.Tensor, rows: slice, whole: int) -> torch.Tensor:
+    """What an operand has for these rows of ``whole``, of which it may repeat a part."""
+    own = value.shape[0]
+    if own == whole:
+        return value[rows]
+    return value[torch.arange(rows.start, rows.stop, device=value.device) % own]
 
 
 def _exact(module: ModuleType, operands: Sequence[torch.Tensor]) -> Any:

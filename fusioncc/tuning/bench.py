@@ -93,6 +93,7 @@ class CardBench:
 
 
 def has_rows(operand: Operand, group: Group) -> bool:
-    """Whether an operand has a row for each row of X: X itself, and some of what epilogues read."""
+    """Whether an operand goes by the rows of X: X itself, and of what epilogues read that with a row for each or, as
+    rotations have for the rows of a sequence, for a part that repeats. One row is as good for any block."""
     ends = {each for epilogue in group.epilogues for each in epilogue.operands}
-    return operand == group.lhs or (operand in ends and len(operand.shape) == 2 and operand.shape[0] == group.m)
+    return operand == group.lhs or (operand in ends and len(operand.shape) == 2 and operand.shape[0] > 1)

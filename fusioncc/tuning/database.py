@@ -56,8 +56,8 @@ class Database:
         return kept if kept is not None and (found is None or replaces(kept, found)) else found
 
     def is_empty(self) -> bool:
-        """Whether nothing was ever kept: then no key has to be made."""
-        return not self._kept and not self.folder.path.exists()
+        """Whether nothing was ever kept that could be found: then no key has to be made."""
+        return not self._kept and not self.folder.is_there()
 
     def store(self, entry: Entry, device: Device) -> Stored:
         """Keep an entry whose key was made of ``device``, unless what is kept for the key is better
@@ -135,7 +135,7 @@ class Database:
             OSError: the folder cannot be written.
             TuningError: the folder is not this user's own, or is locked.
         """
-        if not self.folder.path.exists():
+        if not self.folder.is_there():
             return ()
         with self.folder.locked():
             listing = self.listed()

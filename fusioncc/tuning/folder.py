@@ -30,6 +30,13 @@ class Folder:
 
     path: Path
 
+    def is_there(self) -> bool:
+        """Whether there is anything at the path, as far as this user can see."""
+        try:
+            return self.path.exists()
+        except OSError:
+            return False
+
     def read(self, name: str, limit: int) -> bytes:
         """What a file holds.
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
@@ -94,7 +94,13 @@ def key_of(group: Group, options: Options, device: Device, card: str = "") -> Ke
         group: as its kernels find it (``rest="eager"`` does not align X).
         card: the name of the card as the driver has it; empty where none is present.
     """
-    key = Key(group.signature(), options.numerics, Card.of(device, card), Versions.now(), Wishes.of(options))
+    return key_with(group.signature(), options.numerics, Card.of(device, card), Wishes.of(options))
+
+
+@lru_cache(maxsize=1024)
+def key_with(group: Group, tier: str, card: Card, wishes: Wishes) -> Key:
+    """The key of these parts and of what is installed; equal layers have one."""
+    key = Key(group, tier, card, Versions.now(), wishes)
     return msgspec.convert(msgspec.to_builtins(key), type=Key)  # a scale of 2 is one of 2.0
 
 

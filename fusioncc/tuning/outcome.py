@@ -19,6 +19,12 @@ class Raced:
     library: Measured
 
 
+def counted_failures(raced: Sequence[Raced]) -> dict[str, int]:
+    """How many schedules failed in which way."""
+    kinds = [each.result.kind for each in raced if isinstance(each.result, Failed)]
+    return {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
+
+
 @dataclass(frozen=True)
 class Outcome:
     """``entry`` is what is to be kept; None: nothing was found out, for the reason in ``why``. ``pruned``: combinations
@@ -34,8 +40,7 @@ class Outcome:
     @property
     def failures(self) -> dict[str, int]:
         """How many schedules failed in which way."""
-        kinds = [each.result.kind for each in self.raced if isinstance(each.result, Failed)]
-        return {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
+        return counted_failures(self.raced)
 
 
 class Observer:

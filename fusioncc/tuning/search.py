@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import monotonic
-from typing import Literal
 
 from fusioncc.autotune.choose import pruned
 from fusioncc.cost_models.estimate import estimate
@@ -22,7 +21,7 @@ from fusioncc.tuning.key import Key
 from fusioncc.tuning.measuring import Dropped, Failed, Job, Meter, Race, Timed
 from fusioncc.tuning.neighbours import neighbours
 from fusioncc.tuning.outcome import Outcome, Raced
-from fusioncc.tuning.space import is_selectable
+from fusioncc.tuning.verdict import Findings, verdict
 
 CONFIRMING = 0.15
 """Part of the time that is kept for the last race."""
@@ -102,24 +101,10 @@ class _Search:
             best, race = self._confirmed()
             if not ended or not self.scores or self._fastest(1)[0] in self.climbed:
                 break
-        effort: Literal["quick", "full"] = "full" if ended else "quick"
         if self.broken:
             return None, f"the vendor's kernels could not be timed: {self.broken}"
-        library = race.library if race else next((each.library for each in self.raced), None)
-        if not isinstance(library, Measured):
-            return None, "there was no time to measure anything"
-        measured = len({each.schedule for each in self.raced if not isinstance(each.result, Failed)})
-        winner = self._winner(best, race, library)
-        if winner is not None:
-            schedule, time = winner
-            why = f"{time.us:.4g} us against {library.us:.4g} us for library"
-            return Entry(self.key, schedule, time, library, effort, measured, now()), why
-        if self.key.wishes.schedule != "auto":
-            return None, f"nothing of {self.key.wishes.schedule!r} could be measured"
-        if not whole or (best and race is None):
-            return None, "there was no time to measure every candidate, and nothing measured beat library"
-        why = f"nothing beat library, {library.us:.4g} us"
-        return Entry(self.key, Schedule("library"), library, library, effort, max(measured, 1), now()), why
+        found = Findings(tuple(self.raced), tuple(best), race, whole, "full" if ended else "quick")
+        return verdict(self.key, self.device, found, now())
 
     def _first(self, kinds: tuple[str, ...]) -> None:
         """The schedules that every effort measures."""
@@ -211,20 +196,3 @@ class _Search:
             self.scores[schedule] = _Score(part, spread)
         else:
             self.scores.pop(schedule, None)  # who failed once is not trusted
-
-    def _winner(
-        self, best: Sequence[Schedule], race: Race | None, library: Measured
-    ) -> tuple[Schedule, Measured] | None:
-        """Of those that were confirmed the fastest, with its time, where it beats ``library``."""
-        if race is None:
-            return None
-        timed = [
-            (result.time, result.schedule if is_selectable(result.schedule, self.key, self.device) else proposed)
-            for proposed, result in zip(best, race.results, strict=True)
-            if isinstance(result, Timed)
-        ]
-        if not timed:
-            return None
-        time, schedule = min(timed, key=lambda each: each[0].us)
-        ahead = time.us + time.spread_us + library.spread_us < library.us
-        return (schedule, time) if ahead or self.key.wishes.schedule != "auto" else None

@@ -315,3 +315,16 @@ def test_the_key_is_that_of_the_group_as_it_runs() -> None:
     (key,) = keys_of((group,), eager)
     assert group.lhs.aligned and not key.group.lhs.aligned
     assert key == key_of(replace(group.group, lhs=replace(group.lhs, aligned=False)), eager.options, DEVICE, CARD)
+
+
+def test_what_inductor_is_told_need_not_have_a_hash() -> None:
+    """It is no part of the key."""
+    entry = kept(setting())
+    assert planned(setting(inductor={"post_grad_fusion_options": {}, "some": [1]})).schedule == entry.schedule
+
+
+def test_what_is_capped_is_measured_nowhere() -> None:
+    entry = kept(setting(schedule="streams"), "streams", 0)
+    free, capped = setting(schedule="streams"), setting(schedule="streams", emitted_multiprocessors=8)
+    assert planned(free).schedule == entry.schedule
+    assert "measured" not in planned(capped).why and keys_of((planned(capped),), capped) == []

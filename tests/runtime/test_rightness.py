@@ -1,6 +1,7 @@
 """The check in blocks of rows says what the module's own check says, whatever the size of a block."""
 
 import re
+from itertools import product
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from fusioncc.runtime.rightness import problem_of
 from fusioncc.tuning.bench import has_rows
 from tests.codegen.golden_cases import golden
 
-MODULES = ("inline_mlp", "inline_ended_swapped", "split_saved")
+MODULES = ("inline_mlp", "inline_ended_swapped", "split_saved", "inline_rotary")
 MUTATIONS = {
     "nothing": (r"\A", ""),
     "beside": (r"\b(?:out|h)\d?_ptr \+ ", r"\g<0>1 + "),
@@ -25,8 +26,10 @@ MUTATIONS = {
 """Name -> pattern of the first place that is changed, and what is written there."""
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS)
-@pytest.mark.parametrize("name", MODULES)
+CASES = [*product(MODULES, MUTATIONS), ("horizontal_rotary", "nothing"), ("horizontal_rotary", "beside")]
+
+
+@pytest.mark.parametrize(("name", "mutation"), CASES)
 def test_as_the_module_says(name: str, mutation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     group, schedule, tier = golden()[name]
     emitted = emit(group, schedule, name=name, tier=tier, why="a test")
@@ -36,7 +39,7 @@ def test_as_the_module_says(name: str, mutation: str, monkeypatch: pytest.Monkey
     operands = module.draw(0)
     by_rows = [has_rows(operand, group) for operand in emitted.operands]
     said = module.check(operands)
-    for rows in (1024, 5):
+    for rows in (1024, 40, 5):  # sequences of rotations have 23 or 32 rows here, some go on in the next block
         monkeypatch.setattr(rightness, "ROWS", rows)
         found = problem_of(module, operands, by_rows)
         assert bool(found) == bool(said) == (mutation != "nothing")

@@ -358,3 +358,12 @@ def test_claims_go_with_the_next_prune(kept: Database) -> None:
         assert own
     assert kept.folder.names(CLAIM) == (key().digest() + CLAIM,)
     assert kept.prune(DATE) == (key().digest() + CLAIM,) and kept.find(key(), DEVICE) == entry()
+
+
+def test_a_folder_that_cannot_even_be_asked_for_is_as_good_as_none(tmp_path: Path) -> None:
+    """The system refuses such a name; where a folder may not be entered, who is root would not be refused."""
+    kept = Database(tmp_path / ("x" * 300) / "tuned")
+    assert kept.is_empty() and kept.find(key(), DEVICE) is None
+    assert kept.prune(DATE, everything=True) == () and kept.mark() == Database(tmp_path / "none").mark()
+    assert kept.store(entry(), DEVICE) == "in memory"
+    assert not kept.is_empty() and kept.find(key(), DEVICE) == entry()

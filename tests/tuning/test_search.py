@@ -14,7 +14,7 @@ from fusioncc.tuning.candidates import measured_kinds
 from fusioncc.tuning.efforts import EFFORTS
 from fusioncc.tuning.entry import Measured
 from fusioncc.tuning.form import from_bytes, to_bytes
-from fusioncc.tuning.measuring import Failed, Job, Race, Timed
+from fusioncc.tuning.measuring import Dropped, Failed, Job, Race, Timed
 from fusioncc.tuning.neighbours import neighbours
 from fusioncc.tuning.outcome import Outcome
 from fusioncc.tuning.search import search
@@ -153,12 +153,36 @@ def test_every_failure_is_classed() -> None:
 
 
 @pytest.mark.parametrize("failure", CLASSES)
-def test_where_everything_fails_library_stays(failure: str) -> None:
-    outcome, _ = searched(seconds=300.0, fault=lambda each: failure)
-    assert outcome.entry is not None and outcome.entry.schedule == Schedule("library")
-    assert [*outcome.failures] == [failure]
+def test_where_everything_fails_nothing_is_known(failure: str) -> None:
+    """That nothing was faster than library is known of what was measured only."""
+    outcome, meter = searched(seconds=300.0, fault=lambda each: failure)
+    (count,) = outcome.failures.values()
+    assert outcome.entry is None and outcome.why == f"nothing could be measured: {count} {failure}"
+    assert [*outcome.failures] == [failure] and count == len({each for race in meter.races for each in race})
     forced, _ = searched(seconds=300.0, fault=lambda each: failure, options={"schedule": "inline"})
-    assert forced.entry is None and "nothing of 'inline'" in forced.why
+    assert forced.entry is None and "nothing could be measured" in forced.why
+
+
+def test_where_only_slow_ones_do_not_fail_library_stays() -> None:
+    """They were measured, if in a short look only."""
+    calls: dict[Schedule, int] = {}
+    outcome, _ = searched(
+        library=0.01, seconds=300.0, fault=lambda each: "crash" * (calls.setdefault(each, len(calls)) % 2)
+    )
+    dropped = [each for each in outcome.raced if isinstance(each.result, Dropped)]
+    assert outcome.entry is not None and outcome.entry.schedule == Schedule("library")
+    assert outcome.entry.candidates == len(dropped) >= 1 and outcome.failures["crash"] >= 1
+
+
+def test_what_fails_only_when_it_is_confirmed_counts_for_nothing() -> None:
+    calls: list[Schedule] = []
+
+    def fault(schedule: Schedule) -> str:
+        calls.append(schedule)
+        return "crash" * (calls.count(schedule) > 1)
+
+    outcome, _ = searched(noise=0.0, library=10.0, seconds=300.0, fault=fault)
+    assert outcome.entry is None and outcome.why.startswith("nothing could be measured")
 
 
 def test_who_fails_in_the_last_race_is_replaced() -> None:
