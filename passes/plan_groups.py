@@ -115,7 +115,7 @@ def is_made_for(plan: Plan, groups: tuple[Group, ...], packs: bool) -> bool:
 
 
 def _alike(group: Group, refusals: Refusals) -> Hashable:
-    """Equal for groups of which the same is decided under one setting: the same but for names, of which as many differ."""
+    """Equal for groups of which the same is decided under one setting: but for names, of which as many differ."""
     said = ((kind, found[0].rule, found[0].reason) for kind, found in refusals.items() if found)
     nodes = [operand.node for operand in group.operands]
     return group.signature(), tuple(map(nodes.index, nodes)), tuple(said)
