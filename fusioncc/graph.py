@@ -50,7 +50,7 @@ CASTS = {aten._to_copy.default, aten.to.dtype, torch.ops.prims.convert_element_t
 SLICES = {aten.slice.Tensor, aten.select.int}
 MEMORY_VIEWS: set[Any] = VIEWS | PERMUTES | SLICES | {aten.expand.default, aten.as_strided.default, aten.unfold.default}
 MEMORY_VIEWS |= {aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int, operator.getitem}
-"""What Inductor makes of a tensor in memory without writing it."""
+"""What Inductor makes of a tensor in memory without writing it, where it does not copy (:func:`copies`)."""
 PADS = {aten.constant_pad_nd.default}
 SUMS = {aten.add.Tensor, aten.sub.Tensor}
 
@@ -141,6 +141,24 @@ def keeps_order(node: fx.Node) -> bool:
         moved = [dim for dim in permutation(node) if not same_size(source.shape[dim], 1)]
         return moved == sorted(moved)
     return same_size(product(source.shape), product(result.shape))
+
+
+def copies(node: fx.Node) -> bool:
+    """Whether one of ``VIEWS`` is none of what it reads: a reshape that the strides do not allow writes a new tensor.
+
+    Between two dimensions that do not lie one behind the other, the new shape has to have an edge too.
+    """
+    source, result = (tensor(node.args[0]), tensor(node)) if node.target in VIEWS else (None, None)
+    if source is None or result is None:
+        return node.target in VIEWS
+    dims = [(size, step) for size, step in zip(source.shape, source.stride(), strict=True) if not same_size(size, 1)]
+    edges = [product(result.shape[at:]) for at in range(result.dim())]
+    for at, (_, step) in enumerate(dims[:-1], 1):
+        inside = product(size for size, _ in dims[at:])
+        follows = same_size(step, product(dims[at]))
+        if not follows and not any(same_size(inside, edge) for edge in edges):
+            return True
+    return False
 
 
 def permutation(node: fx.Node) -> list[int]:
@@ -255,7 +273,7 @@ def rows_may_be_padded(node: fx.Node) -> bool:
     """
     from torch._inductor import config
 
-    while node.target in VIEWS | PERMUTES | {aten.expand.default}:
+    while node.target in VIEWS | PERMUTES | {aten.expand.default} and not copies(node):
         node = node.args[0]  # type: ignore[assignment]
     value = tensor(node)
     if value is None or node.op in HOLDERS:
@@ -273,7 +291,7 @@ def gaps_may_close(node: fx.Node) -> bool:
     Views of the graph's inputs stay as they are.
     """
     value = tensor(node)
-    while node.target in MEMORY_VIEWS:
+    while node.target in MEMORY_VIEWS and not copies(node):
         node = node.args[0]  # type: ignore[assignment]
     return value is not None and node.op not in HOLDERS and not is_dense(value)
 

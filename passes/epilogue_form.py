@@ -12,7 +12,7 @@ from fusioncc.chain import ROTATE_HALF, Argument, Chain
 from fusioncc.codegen.epilogue_rules import STORED
 from fusioncc.codegen.pool_rules import MAX_BLOCK
 from fusioncc.decision import Accepted, Decision, Rejected
-from fusioncc.graph import PERMUTES, VIEWS, keeps_order, memory_order
+from fusioncc.graph import PERMUTES, VIEWS, copies, memory_order
 from fusioncc.group import Epilogue, Group, Operand
 
 
@@ -164,9 +164,10 @@ def as_epilogue(behind: Behind, kept: tuple[int, ...]) -> Epilogue:
 
 
 def views_of(node: fx.Node) -> list[fx.Node]:
-    """The node and what it is a view of, all elements once, down to the last that is no view."""
+    """The node and what it is a view of, all elements once, down to the last that is no view: its strides are those of
+    that one's memory."""
     found = [node]
-    while found[-1].target in PERMUTES or (found[-1].target in VIEWS and keeps_order(found[-1])):
+    while found[-1].target in PERMUTES | VIEWS and not copies(found[-1]):
         found.append(found[-1].args[0])  # type: ignore[arg-type]
     return found
 

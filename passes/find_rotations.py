@@ -95,14 +95,15 @@ def read_alone(rotation: Rotation) -> Decision:
 
 
 def whole_heads(rotation: Rotation) -> Decision:
-    """What is rotated is no part of a head."""
+    """What is rotated is no part of a head, read through whatever keeps the columns."""
     source = rotation.first.source
-    while source.target in VIEWS | COPIES | {aten.neg.default}:
+    columns = shape_of(source)[-1]
+    while source.target in VIEWS | COPIES | {aten.neg.default} and shape_of(source.args[0])[-1:] == (columns,):  # type: ignore[arg-type]
         source = source.args[0]  # type: ignore[assignment]
     taken = slice_of(source)
     if taken is not None and taken.dim == len(shape_of(taken.source)) - 1:
-        width, whole = shape_of(source)[-1], shape_of(taken.source)[-1]
-        return _rejected("whole_heads", rotation, f"{width} of {whole} columns are rotated, and the rest is not")
+        whole = shape_of(taken.source)[-1]
+        return _rejected("whole_heads", rotation, f"{columns} of {whole} columns are rotated, and the rest is not")
     return Accepted("whole_heads")
 
 

@@ -17,7 +17,7 @@ from torch import fx
 
 from fusioncc.cost_models import launches, peak_bytes
 from fusioncc.cost_models.launch import Launch, Tensor
-from fusioncc.graph import CASTS, HOLDERS, VIEWS, is_mutation, size_hint
+from fusioncc.graph import CASTS, HOLDERS, VIEWS, copies, is_mutation, size_hint
 from fusioncc.plan import GroupPlan, Memory
 
 Storages = dict[fx.Node, tuple[Tensor, ...]]
@@ -124,7 +124,7 @@ def _bytes(value: Any) -> int | None:
 
 def _is_view(node: fx.Node) -> bool:
     """Whether the results of an op lie in the storage of its first argument."""
-    return node.op == "call_function" and _returns_argument(node.target)
+    return node.op == "call_function" and _returns_argument(node.target) and not copies(node)
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusioncc.graph import aten, is_static, memory_order, tensor
+from fusioncc.graph import aten, is_static, tensor
 
 
 @dataclass
@@ -51,13 +51,17 @@ def shaped_like(insertion: Insertion, made: fx.Node, old: fx.Node) -> fx.Node:
 
 
 def laid_like(insertion: Insertion, made: fx.Node, old: fx.Node) -> fx.Node:
-    """The kernel's matrix in the shape of the result of an epilogue, whose dimensions may lie in another order."""
+    """The kernel's matrix in the shape of the result of an epilogue, whose dimensions may lie in another order.
+
+    One of a single element goes inside what has its stride, which so becomes its own again.
+    """
     value, wanted = tensor(made), tensor(old)
     assert value is not None and wanted is not None
-    order = memory_order(wanted.shape, wanted.stride())
-    if [*order] == sorted(order, key=lambda dim: (wanted.shape[dim] > 1, dim)):
+    sizes, strides = wanted.shape, wanted.stride()
+    order = sorted(range(wanted.dim()), key=lambda dim: (-strides[dim], sizes[dim] == 1))
+    if order == [*range(wanted.dim())]:
         return shaped_like(insertion, made, old)
-    shape, dims = [int(wanted.shape[dim]) for dim in order], [order.index(dim) for dim in range(len(order))]
+    shape, dims = [int(sizes[dim]) for dim in order], [order.index(dim) for dim in range(len(order))]
     laid = value.reshape(shape)
     matrix = insertion.call(aten.reshape.default, (made, shape), laid)
     return insertion.call(aten.permute.default, (matrix, dims), laid.permute(dims))

@@ -7,6 +7,7 @@ from typing import Any
 from torch import fx
 
 from fusioncc.graph import aten, is_static, tensor
+from fusioncc.passes.read_ops import arguments
 
 JOINS = (aten.cat.default, aten.stack.default)
 SPLITS = (aten.split.Tensor, aten.split_with_sizes.default)
@@ -42,12 +43,11 @@ def read_rotation(node: fx.Node, order: dict[fx.Node, int]) -> Rotation | None:
     """What a node joins, if it may be a rotation; ``order`` is the position of each node in its graph."""
     if node.target not in JOINS:
         return None
-    parts: Any = node.args[0]
+    parts, dim = arguments(node)
     halves = [half for part in parts if (half := _half(part)) is not None] if len(parts) == 2 else []
     if len(halves) < 2 or not any(half.negated for half in halves) or tensor(node) is None:
         return None
     first, second = halves
-    dim: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
     nodes = sorted({node, *first.nodes, *second.nodes}, key=order.__getitem__)
     return Rotation(node, first, second, dim % len(shape_of(node)), tuple(nodes))
 
@@ -68,14 +68,13 @@ def slice_of(node: fx.Node) -> Half | None:
     """What a node takes of another one, by a slice or as one of the parts of a split; None where that is not known."""
     args: tuple[Any, ...] = node.args
     if node.target is aten.slice.Tensor:
-        given: list[Any] = [*args[1:], *[0, None, None, 1][len(args) - 1 :]]
-        dim, start, stop, step = given
-        return _part(args[0], (), dim, 0 if start is None else start, END if stop is None else stop, step)
+        source, dim, start, stop, step = arguments(node)
+        return _part(source, (), dim, 0 if start is None else start, END if stop is None else stop, step)
     if node.target is operator.getitem and args[0].target in SPLITS:
         split, at = args
-        source, sizes, *dim = split.args
+        source, sizes, dim = arguments(split)
         start, width = (at * sizes, sizes) if isinstance(sizes, int) else (sum(sizes[:at]), sizes[at])
-        return _part(source, (split,), dim[0] if dim else 0, start, start + width, 1)
+        return _part(source, (split,), dim, start, start + width, 1)
     return None
 
 

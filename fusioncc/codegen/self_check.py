@@ -244,10 +244,18 @@ class SelfCheck:
         full = {"M": group.m, "K": group.k}
         small = {"M": self._rows(2 * most + 3), "K": min(group.k, 2 * steps + group.k % steps)}
         for main, block in blocks.items():
-            n, epilogue = self.context.member(main).n, group.epilogue_of(main)
-            least, head = 2 * block + n % block, epilogue.head if epilogue is not None else 1
-            full[self._n(main)], small[self._n(main)] = n, min(n, -(-least // head) * head)
+            n = self.context.member(main).n
+            full[self._n(main)], small[self._n(main)] = n, self._columns(main, 2 * block + n % block)
         return full, small
+
+    def _columns(self, main: int, least: int) -> int:
+        """So many columns or more, in whole heads and in whole repetitions of what the epilogue repeats."""
+        n, epilogue = self.context.member(main).n, self.context.group.epilogue_of(main)
+        if epilogue is None:
+            return min(n, least)
+        widths = (each.shape[1] for each in epilogue.operands if each.shape and each.shape[1] < n)
+        whole = math.lcm(epilogue.head, *widths)
+        return min(n, -(-least // whole) * whole)
 
     def _rows(self, least: int) -> int:
         """So many rows or more, which what an epilogue repeats divides as it divides M."""

@@ -11,6 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from fusioncc.codegen.reference import reference
+from fusioncc.group import Group, Operand
+from fusioncc.runtime.load import load
+from tests.codegen.cases import Main, group
+from tests.codegen.epilogue_cases import ended, rotary
 from tests.codegen.golden_cases import golden
 from tests.shown import one_of_each
 
@@ -70,6 +75,29 @@ def test_right_as_emitted(name: str, capsys: pytest.CaptureFixture[str]) -> None
 def test_a_mutation_is_caught(name: str, mutation: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=f"{name}: WRONG: "):
         runpy.run_path(str(mutated(name, mutation, tmp_path)), run_name="__main__")
+
+
+WIDE: dict[str, tuple[Group, int]] = {
+    "heads": (rotary(group(300, 256, Main(4096, ())), 0, head=256, rows=100), 256),
+    "columns that repeat": (
+        ended(
+            group(300, 256, Main(2400, ())),
+            (0,),
+            ("mul.Tensor", (0, 1), "bf16"),
+            reads=(Operand("scale", (1, 96), (96, 1), "bf16"),),
+        ),
+        96,
+    ),
+}
+"""Groups and of how many columns their results have a multiple, more than a few tiles have."""
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_a_few_tiles_have_whole_heads_and_repetitions(name: str) -> None:
+    value, columns = WIDE[name]
+    module = load("wide", reference(value, name="wide", tier="fp32").source)
+    (result,) = module.eager(*module.draw(0))
+    assert result.shape[1] < value.members[0].n and result.shape[1] % columns == 0
 
 
 @pytest.mark.exhaustive

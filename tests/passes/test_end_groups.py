@@ -13,6 +13,7 @@ from fusioncc.config import Options
 from fusioncc.decision import Accepted, Rejected
 from fusioncc.device import get_device
 from fusioncc.errors import EmissionError, FusionError, KernelBuildError, PlanError
+from fusioncc.graph import aten
 from fusioncc.passes import build_groups, end_groups
 from fusioncc.passes.epilogue_form import RULES, Behind, static_rows, unwritten_between
 from fusioncc.passes.plan_groups import Setting
@@ -173,6 +174,31 @@ def test_results_are_equal_without_branches(name: str, kind: str) -> None:
 @pytest.mark.parametrize("name", shown(ENDED, 2))
 def test_results_are_equal_as_functional_calls(name: str) -> None:
     check(name, "inline", adapted=True, form="visible")
+
+
+COPIED: dict[str, End] = {
+    "rows behind heads": lambda p: heads(p).reshape(M, N).relu(),
+    "transposed heads": lambda p: heads(p).transpose(1, 3).reshape(2, 10, N).exp(),
+    "transposed": lambda p: p.view(M, N).t().reshape(2, 10, N).relu(),
+    "a view of a copy": lambda p: heads(p).reshape(M, N).view(2, 10, N).relu(),
+}
+"""What reads another order of the elements than the product has in memory: ``reshape`` copies them."""
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_a_product_is_not_read_through_a_copy(name: str) -> None:
+    """Not decomposed, as a graph that torch.export made is given to the pass: ``reshape`` is one op."""
+    model = Products(lambda p, q: (COPIED[name](p), q.relu())).requires_grad_(False)
+    module = torch.export.export(model, (like(2, 10, K),)).graph_module
+    assert any(node.target is aten.reshape.default for node in module.graph.nodes)
+    inputs = inputs_of(module.graph)
+    wanted = module(*inputs)
+    plan = rewrite(module.graph, setting(schedule="inline", chains="never"), "call")
+    module.recompile()
+    with mended(), interpreted_libdevice():
+        close(module(*inputs), wanted)
+    (group,) = plan.groups
+    assert [each.mains for each in group.epilogues] == [group.mains[1:]]
 
 
 class Later(nn.Module):

@@ -4,9 +4,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import fx
 
 from fusioncc.decision import Rejected
-from fusioncc.passes.find_rotations import RULES, find_rotations, read_by
+from fusioncc.graph import aten
+from fusioncc.passes.find_rotations import RULES, Rotations, find_rotations, read_by
+from fusioncc.passes.read_rotations import JOINS, SPLITS
 from tests.passes.chain_graphs import Function
 from tests.passes.doors import DOORS
 
@@ -105,6 +108,38 @@ def test_refused(name: str, door: str) -> None:
     ((rotation, refused),) = found.refused
     assert isinstance(refused, Rejected) and refused.rule == rule
     assert refused.node == rotation.node.name and reason in refused.reason
+
+
+def by_name(graph: fx.Graph) -> None:
+    """Give all arguments but the first by name."""
+    for node in graph.nodes:
+        if node.target in JOINS or node.target is aten.slice.Tensor or node.target in SPLITS:
+            names = [arg.name for arg in node.target._schema.arguments][1 : len(node.args)]
+            node.kwargs, node.args = dict(zip(names, node.args[1:], strict=True)), node.args[:1]
+
+
+def judged(found: Rotations) -> tuple[object, ...]:
+    refused = [(rotation.node, refusal) for rotation, refusal in found.refused]
+    return {node: rotation.nodes for node, rotation in found.of.items()}, refused
+
+
+@pytest.mark.parametrize("name", [*ACCEPTED, *REFUSED])
+def test_arguments_may_be_given_by_name(name: str) -> None:
+    function = ACCEPTED[name] if name in ACCEPTED else REFUSED[name][0]
+    graph = DOORS["aot"](Function(function), (X,)).graph
+    before = judged(find_rotations(graph))
+    by_name(graph)
+    assert any(node.kwargs for node in graph.nodes)
+    assert judged(find_rotations(graph)) == before
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_heads_may_be_a_part_of_all_columns(door: str) -> None:
+    graph = DOORS[door](
+        Function(lambda x: rotate_half(x[..., : 2 * D].reshape(2, 6, 2, D))), (torch.ones(2, 6, 3 * D),)
+    )
+    found = find_rotations(graph.graph)
+    assert found.of and not found.refused
 
 
 @pytest.mark.parametrize("door", DOORS)

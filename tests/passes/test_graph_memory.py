@@ -41,6 +41,12 @@ def test_peak_of_a_chain(name: str) -> None:
     assert memory(function) == Memory(squares * SQUARE, SQUARE)
 
 
+def test_a_reshape_that_copies_has_bytes_of_its_own() -> None:
+    for function, squares in ((lambda s, x: x.exp().reshape(-1), 1), (lambda s, x: x.exp().t().reshape(-1), 2)):
+        graph = torch.export.export(Model(function), (t(M, M),)).graph_module.graph  # not decomposed
+        assert graph_memory(graph, ()) == (Memory(squares * SQUARE, SQUARE),)
+
+
 def test_each_result_of_an_op_has_its_own_life() -> None:
     """Values [M] fp32 are dropped, indices [M] int64 are not."""
     values, indices = M * 4, M * 8
