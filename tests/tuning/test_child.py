@@ -15,6 +15,6 @@ def test_without_room_for_its_errors_no_process_is_started(monkeypatch: pytest.M
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(tempfile, "mkstemp", full)
-    with pytest.raises(MeasuringError, match="no process could be started: .*No space left") as caught:
+    with pytest.raises(MeasuringError, match=r"no process could be started: .*No space left") as caught:
         Child("json", answers=int, environment={})
     assert caught.value.kind == "crash"
