@@ -30,22 +30,21 @@ from fusioncc.passes.merge_rules import check_merge
 from fusioncc.passes.pack_rules import check_packs
 from fusioncc.passes.plan_chains import plan_chains
 from fusioncc.passes.plan_groups import Known, Setting, is_made_for, plan_groups
-from fusioncc.passes.tune_groups import tune_groups, tunes, why_untuned
+from fusioncc.passes.tune_groups import deadline_of, tune_groups, tunes, why_untuned
+from fusioncc.passes.tuned_choice import Entries
 from fusioncc.passes.weight_rules import Weights
 from fusioncc.plan import SCHEMA, GroupPlan, Plan
-
-TUNING_ROUNDS = 3
-"""How often groups are tuned at most: a group that was measured to be better off without its end is another one."""
 
 
 @dataclass(frozen=True)
 class Drafted:
     """A plan, the emitted module of each of its groups (by group name) and of its chains (by kernel), not inserted
-    yet."""
+    yet; and what had been measured for it."""
 
     plan: Plan
     modules: dict[str, EmittedModule]
     chain_modules: dict[str, EmittedModule]
+    measured: Entries | None
 
 
 def find(graph: fx.Graph, options: Options) -> Found:
@@ -63,30 +62,30 @@ def find(graph: fx.Graph, options: Options) -> Found:
     return replace(found, rejections=settled + found.rejections)
 
 
-def draft(graph: fx.Graph, setting: Setting, form: str = "", apart: frozenset[str] = frozenset()) -> Drafted:
+def draft(graph: fx.Graph, setting: Setting, form: str = "") -> Drafted:
     """Decide everything for a graph and emit its modules; the graph is only read. Where groups are tuned, the graph is
-    planned again with what was measured, which may change what its groups are.
+    planned again with what was measured. A group that is better off without its end is another one, so that goes on
+    until nothing new is measured: each key is searched once, and all have one deadline where a time was named.
 
     Args:
         form: how kernels will enter it, where that is known.
-        apart: names of groups whose tiles end with nothing.
 
     Raises:
         PlanError: ``setting.given`` belongs to another graph.
         IllegalScheduleError: a forced schedule is illegal under ``on_error="raise"``.
     """
-    drafted = _draft(graph, setting, form, apart)
-    for _ in range(TUNING_ROUNDS if tunes(setting) else 0):
-        measured, searched = tune_groups(drafted.plan.groups, setting)
+    drafted, deadline = _draft(graph, setting, form), deadline_of(setting)
+    searched = True
+    while searched and tunes(setting):
+        measured, searched = tune_groups(drafted.plan.groups, setting, deadline)
         if measured != setting:
             setting = measured
-            drafted = _draft(graph, setting, form, apart)
-        if not searched or not tunes(setting):
-            break
+            drafted = _draft(graph, setting, form)
     return drafted
 
 
-def _draft(graph: fx.Graph, setting: Setting, form: str, apart: frozenset[str]) -> Drafted:
+def _draft(graph: fx.Graph, setting: Setting, form: str, apart: frozenset[str] = frozenset()) -> Drafted:
+    """One plan; tiles of groups that are named in ``apart`` end with nothing."""
     found = find(graph, setting.options)
     mark = fingerprint(found)
     given, packs = setting.given, setting.options.pack_weights
@@ -131,7 +130,7 @@ def _draft(graph: fx.Graph, setting: Setting, form: str, apart: frozenset[str]) 
         after=after,
         chains=chains.chains,
     )
-    return Drafted(plan, emitted.modules, chains.modules)
+    return Drafted(plan, emitted.modules, chains.modules, setting.measured)
 
 
 def rewrite(graph: fx.Graph, setting: Setting, form: str, held_by: HeldBy | None = None) -> Plan:
@@ -140,13 +139,14 @@ def rewrite(graph: fx.Graph, setting: Setting, form: str, held_by: HeldBy | None
 
     A group whose kernel does not build keeps its original nodes: the plan says so, and one warning names group and
     cause (under ``on_error="raise"`` the error is raised). One whose tiles were to end with a chain is planned again
-    without it first.
+    without it first, with what is measured by then.
     """
     drafted = draft(graph, setting, form)
     built = build_groups(drafted.plan.groups, drafted.modules, setting)
     if built.endless and setting.given is None:
         failed = built.rejections
-        drafted = draft(graph, setting, form, built.endless)
+        setting = replace(setting, measured=drafted.measured)  # nothing is tuned here: other ranks may have built all
+        drafted = _draft(graph, setting, form, built.endless)
         built = build_groups(drafted.plan.groups, drafted.modules, setting)
         built = replace(built, rejections=failed + built.rejections)
     after = drafted.plan.after if built.groups == drafted.plan.groups else graph_memory(graph, built.groups)[0]

@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     from fusioncc.tuning.outcome import Observer
 
 EFFORTS = ("quick", "full")
+INSTEAD = {
+    "autotune": "--effort says how widely is searched",
+    "autotune_seconds": "--seconds says for how long",
+    "deterministic": "it would measure nothing",
+}
+"""Options that a command line must not set here, and what stands for them."""
 
 
 def tune_command(
@@ -48,7 +54,11 @@ def tune_command(
     if effort not in EFFORTS:
         raise TargetError(f"--effort {effort!r} is not valid; valid values: {', '.join(EFFORTS)}")
     path = _log_path(log)
-    given = {**settings_of(schedule, numerics, settings), "autotune": effort, "autotune_seconds": seconds}
+    given = settings_of(schedule, numerics, settings)
+    for name, instead in INSTEAD.items():
+        if name in given:
+            raise TargetError(f"--set {name} has no place in tune: {instead}")
+    given |= {"autotune": effort, "autotune_seconds": seconds}
     setting = setting_here(given, device)
     from fusioncc.targets import load
     from fusioncc.tuning.progress import CsvLog

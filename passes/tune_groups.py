@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from time import monotonic
 
 from fusioncc.decision import Rejected
 from fusioncc.device import Device
@@ -16,9 +17,6 @@ from fusioncc.tuning.key import Card, Key
 from fusioncc.tuning.measuring import Meter
 from fusioncc.tuning.outcome import Observer
 from fusioncc.tuning.tune import Means, tuner
-
-WAIT_S, LATE_S = 3600.0, 120.0
-"""How long a rank waits for one that tunes: where no time was named, and beyond the time that was."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +55,21 @@ def why_untuned(setting: Setting) -> str:
     return "" if setting.tuning is not None else "there is no card to measure on"
 
 
-def tune_groups(groups: tuple[GroupPlan, ...], setting: Setting) -> tuple[Setting, bool]:
-    """The setting with what is measured of these groups, and whether anything was searched, here or by another rank.
+def deadline_of(setting: Setting) -> float | None:
+    """Until when the groups of a graph are tuned that is begun now, of the monotonic clock; None: no time was named."""
+    seconds = setting.options.autotune_seconds
+    return None if seconds is None else monotonic() + seconds
+
+
+def tune_groups(groups: tuple[GroupPlan, ...], setting: Setting, deadline: float | None = None) -> tuple[Setting, bool]:
+    """The setting with what is measured of these groups until ``deadline``, and whether anything was searched, here or
+    by another rank.
 
     Under ``torch.distributed`` every rank has to come here for each of its graphs, and all plan by the same entries. A
     rank that does not leaves the others with the choice of the models.
     """
     try:
-        return translated("tuning failed", lambda: _tuned(groups, setting), FusionError)
+        return translated("tuning failed", lambda: _tuned(groups, setting, deadline), FusionError)
     except FusionError as error:
         if setting.options.on_error == "raise":
             raise
@@ -78,7 +83,7 @@ def keys_of(groups: tuple[GroupPlan, ...], setting: Setting) -> list[Key]:
     return [key for key in keys if key is not None]
 
 
-def _tuned(groups: tuple[GroupPlan, ...], setting: Setting) -> tuple[Setting, bool]:
+def _tuned(groups: tuple[GroupPlan, ...], setting: Setting, deadline: float | None) -> tuple[Setting, bool]:
     tuning, options = setting.tuning, setting.options
     assert tuning is not None
     means = Means(
@@ -86,9 +91,12 @@ def _tuned(groups: tuple[GroupPlan, ...], setting: Setting) -> tuple[Setting, bo
         Card.of(setting.device, setting.card),
         lambda: tuning.meters(setting.device),
         EFFORTS[options.autotune],
-        options.autotune_seconds,
+        None if deadline is None else max(0.0, deadline - monotonic()),
         tuning.observers,
     )
-    wait_s = WAIT_S if options.autotune_seconds is None else options.autotune_seconds + LATE_S
-    tuned = tuner().tune(keys_of(groups, setting), means, torch_ranks(wait_s))
+    tuned = tuner().tune(keys_of(groups, setting), means, torch_ranks())
+    if tuned.failure is not None:
+        if options.on_error == "raise":
+            raise tuned.failure
+        warn(f"{one_line(tuned.failure)}; the cost models choose where nothing was measured")
     return replace(setting, measured={**(setting.measured or {}), **tuned.entries}), tuned.searched

@@ -108,6 +108,9 @@ def test_a_group_of_which_nothing_was_found_out_is_named(meters: list[FakeMeter]
         (("two.py:factory", "--log", "."), "is not a file in a folder that is there"),
         (("two.py:factory", "--device", "h900"), "unknown device 'h900'"),
         (("two.py:factory", "--set", "nonsense=1"), "unknown option 'nonsense'"),
+        (("two.py:factory", "--set", "autotune=full"), "--effort says how widely is searched"),
+        (("two.py:factory", "--set", "autotune_seconds=9"), "--seconds says for how long"),
+        (("two.py:factory", "--set", "deterministic=true"), "it would measure nothing"),
         ((), "Missing argument"),
     ],
 )

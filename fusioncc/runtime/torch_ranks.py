@@ -12,47 +12,45 @@ T = TypeVar("T")
 
 
 class TorchRanks:
-    """All ranks. One that does not answer in ``wait_s`` seconds has parted from the others, and from then on each is
-    told so at once."""
+    """All ranks. One that does not answer in time has parted from the others, and from then on each is told so at
+    once."""
 
-    def __init__(self, world: Any, wait_s: float) -> None:
+    def __init__(self, world: Any) -> None:
         self.rank = dist.get_rank(world)
-        self._world, self._wait_s = world, wait_s
+        self._world = world
         self._group: Any = None
         self._parted = ""
 
-    def gathered(self, mine: T) -> list[T]:
-        """What each rank gives, by rank; ``mine`` is pickled.
+    def gathered(self, mine: T, wait_s: float) -> list[T]:
+        """What each rank gives, by rank; ``mine`` is pickled. For the last to come is waited so long.
 
         Raises:
             TuningError: a rank did not answer (``ranks``).
         """
         if not self._parted:
             try:
-                return self._gathered(mine)
+                return self._gathered(mine, timedelta(seconds=wait_s))
             except RuntimeError as error:  # also what torch.distributed raises of its own
                 self._parted = next(iter(str(error).splitlines()), type(error).__name__)
         raise TuningError("ranks", f"a rank did not answer: {self._parted}")
 
-    def _gathered(self, mine: T) -> list[T]:
+    def _gathered(self, mine: T, wait: timedelta) -> list[T]:
         if self._group is None:
-            self._group = dist.new_group(timeout=timedelta(seconds=self._wait_s), backend="gloo")
+            self._group = dist.new_group(timeout=wait, backend="gloo")
+        dist.monitored_barrier(self._group, timeout=wait)  # the group's own time is that of the first
         theirs: list[Any] = [None] * dist.get_world_size(self._world)
         dist.all_gather_object(theirs, mine, group=self._group)
         return theirs
 
 
 @lru_cache(maxsize=1)
-def _of(world: Any, wait_s: float) -> TorchRanks:
-    return TorchRanks(world, wait_s)
+def _of(world: Any) -> TorchRanks:
+    return TorchRanks(world)
 
 
-def torch_ranks(wait_s: float) -> TorchRanks | None:
-    """The ranks of this job; None where ``torch.distributed`` is not initialised, or has one. Each rank has to name the
-    same time."""
-    if not has_ranks():
-        return None
-    return _of(dist.group.WORLD, wait_s)
+def torch_ranks() -> TorchRanks | None:
+    """The ranks of this job; None where ``torch.distributed`` is not initialised, or has one."""
+    return _of(dist.group.WORLD) if has_ranks() else None
 
 
 def has_ranks() -> bool:

@@ -40,10 +40,10 @@ class Child(Generic[T]):
 
     def __init__(self, module: str, *arguments: str, answers: Any, environment: Mapping[str, str]) -> None:
         self.answers = answers
-        handle, path = tempfile.mkstemp(prefix="fusioncc-")
-        self._errors = os.fdopen(handle, "rb")
-        Path(path).unlink()
         try:
+            handle, path = tempfile.mkstemp(prefix="fusioncc-")
+            self._errors = os.fdopen(handle, "rb")
+            Path(path).unlink()
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", module, *arguments],
                 stdin=subprocess.PIPE,

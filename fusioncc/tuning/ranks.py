@@ -17,8 +17,8 @@ class Ranks(Protocol):
     def rank(self) -> int:
         """The number of this one."""
 
-    def gathered(self, mine: T) -> list[T]:
-        """What each rank gives, by rank.
+    def gathered(self, mine: T, wait_s: float) -> list[T]:
+        """What each rank gives, by rank, when all have come, for whom is waited so long.
 
         Raises:
             TuningError: a rank did not answer in time (``ranks``).
@@ -30,7 +30,7 @@ class Alone:
 
     rank = 0
 
-    def gathered(self, mine: T) -> list[T]:
+    def gathered(self, mine: T, wait_s: float) -> list[T]:
         return [mine]
 
 
@@ -47,10 +47,12 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Offer:
-    """What a rank wants, by digest, and the card that it can measure on; None: it has none."""
+    """What a rank wants, by digest; the card that it can measure on (None: it has none); and the seconds that its
+    searches have altogether (None: those of the effort for each)."""
 
     card: Card | None
     wanted: Mapping[str, Wanted]
+    seconds: float | None = None
 
 
 def dealt(digests: list[str], keys: Mapping[str, Key], offers: list[Offer]) -> list[list[str]]:

@@ -56,7 +56,12 @@ def search(
     kinds = measured_kinds(key)
     begun = clock()
     running = _Search(key, device, meter, effort, begun + seconds, seconds * CONFIRMING, clock, tell)
-    entry, why = running.run(kinds, now) if kinds else (None, "no schedule of it can be measured")
+    if not kinds:
+        entry, why = None, "no schedule of it can be measured"
+    elif seconds <= 0.0:
+        entry, why = None, "there was no time to measure anything"
+    else:
+        entry, why = running.run(kinds, now)
     counts = pruned(key.group, device, kinds, key.tier)
     return Outcome(key, entry, why, tuple(running.raced), counts, clock() - begun)
 

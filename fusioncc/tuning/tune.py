@@ -12,6 +12,7 @@ from fusioncc.cost_models.estimate import estimate
 from fusioncc.device import Device
 from fusioncc.errors import FusionError
 from fusioncc.schedule import Schedule
+from fusioncc.seam import translated
 from fusioncc.tuning.claims import claimed
 from fusioncc.tuning.database import Database, database
 from fusioncc.tuning.efforts import Effort
@@ -23,7 +24,11 @@ from fusioncc.tuning.ranks import Alone, Offer, Ranks, Wanted, dealt
 from fusioncc.tuning.search import search
 
 OVERTIME = 0.1
-"""Part of the time by which a search may be late: so much longer is the search of another process waited for."""
+"""Part of the time by which all searches together may be late: so much longer are those of other processes waited
+for."""
+MEET_S, LATE_S = 600.0, 120.0
+"""How long a rank waits for others that are still planning; and, beyond the time of the search, for each group that one
+searches, and once for the start of its worker: what Inductor makes of ``library`` is in no time."""
 log = logging.getLogger("fusioncc.tuning")
 
 
@@ -44,11 +49,13 @@ class Means:
 
 @dataclass(frozen=True)
 class Tuned:
-    """By digest, what is known now of the keys of all ranks; what this process searched; and whether any rank did."""
+    """By digest, what is known now of the keys of all ranks; what this process searched; whether any rank did; and what
+    broke the searches of this one off."""
 
     entries: Mapping[str, Entry]
     outcomes: tuple[Outcome, ...]
     searched: bool
+    failure: FusionError | None = None
 
 
 @dataclass
@@ -62,13 +69,13 @@ class Tuner:
     def tune(self, keys: Sequence[Key], means: Means, ranks: Ranks | None = None) -> Tuned:
         """Find or search a schedule for each key. What is found is stored after each group.
 
-        All ranks have to call this, those that want nothing too; each ends with the same entries.
+        All ranks have to call this, those that want nothing too; each ends with the same entries, also where one fails.
 
         Raises:
             TuningError: another rank did not answer (``ranks``).
         """
         ranks = ranks or Alone()
-        offers = ranks.gathered(self._offer(keys, means))
+        offers = ranks.gathered(self._offer(keys, means), MEET_S)
         wanted: dict[str, Wanted] = {}
         for offer in offers:
             for digest, each in offer.wanted.items():
@@ -80,10 +87,14 @@ class Tuner:
         )
         if not missing:
             return Tuned(entries, (), False)
-        mine = dealt(missing, {digest: each.key for digest, each in wanted.items()}, offers)[ranks.rank]
-        outcomes = self._search_all([wanted[digest].key for digest in mine], means) if mine else ()
-        found = {each.key.digest(): each.entry for each in outcomes if each.entry is not None}
-        for theirs in ranks.gathered(found):
+        hands = dealt(missing, {digest: each.key for digest, each in wanted.items()}, offers)
+        mine, done, failure = [wanted[digest].key for digest in hands[ranks.rank]], list[Outcome](), None
+        try:
+            translated("tuning failed", lambda: self._search_all(mine, means, done), FusionError)
+        except FusionError as error:  # the others wait for what was found before
+            failure = error
+        found = {each.key.digest(): each.entry for each in done if each.entry is not None}
+        for theirs in ranks.gathered(found, _longest(hands, offers, means.effort)):
             for digest, entry in theirs.items():
                 old = entries.get(digest)
                 if old is None or replaces(entry, old):
@@ -91,7 +102,7 @@ class Tuner:
                     if digest not in found and entry.key.card == means.card:
                         self.database.store(entry, means.device)
         self.searched.update((digest, means.effort.name) for digest in missing)
-        return Tuned(entries, outcomes, True)
+        return Tuned(entries, tuple(done), True, failure)
 
     def _offer(self, keys: Sequence[Key], means: Means) -> Offer:
         counts = Counter(key.digest() for key in keys)
@@ -100,21 +111,24 @@ class Tuner:
             digest = key.digest()
             us, searched = counts[digest] * _library_us(key, means.device), (digest, means.effort.name) in self.searched
             wanted[digest] = Wanted(key, us, self.database.find(key, means.device), searched)
-        return Offer(means.card, wanted)
+        return Offer(means.card, wanted, means.seconds)
 
-    def _search_all(self, keys: Sequence[Key], means: Means) -> tuple[Outcome, ...]:
-        """Search each key in turn; those that another process is searching come last, when it may be done."""
-        total = means.effort.seconds * len(keys) if means.seconds is None else means.seconds
+    def _search_all(self, keys: Sequence[Key], means: Means, done: list[Outcome]) -> None:
+        """Search each key in turn, and note what came of it in ``done``; those that another process is searching come
+        last, when it may be done."""
+        if not keys:
+            return
+        total = _total(len(keys), means.effort, means.seconds)
         try:
             meter = means.meters()
         except FusionError as error:
             log.warning("nothing is tuned: %s", error)
-            return ()
-        running = _Running(self.database, means, meter, total, means.clock() + total)
+            return
+        running = _Running(self.database, means, meter, total, means.clock() + total, done)
         try:
             for observer in means.observers:
                 observer.begin(keys, total)
-            return running.outcomes(keys)
+            running.run(keys)
         finally:
             meter.close()
             for observer in means.observers:
@@ -128,19 +142,22 @@ class _Running:
     meter: Meter
     total: float
     deadline: float
-    done: list[Outcome] = field(default_factory=list)
+    done: list[Outcome]
 
-    def outcomes(self, keys: Sequence[Key]) -> tuple[Outcome, ...]:
-        """What came of each key; each has an equal part of the time that is left when it is begun."""
+    def run(self, keys: Sequence[Key]) -> None:
+        """All keys; each has an equal part of the time that is left when it is begun."""
         others = [key for at, key in enumerate(keys) if not self._tried(key, len(keys) - at)]
         for at, key in enumerate(others):
-            wait_s = self._share(len(others) - at) + OVERTIME * self.total
-            if not self._tried(key, len(others) - at, wait_s):
+            if not self._tried(key, len(others) - at, self._patience(len(others) - at)):
                 self._end(Outcome(key, None, "another process is still searching"))
-        return tuple(self.done)
 
     def _share(self, groups: int) -> float:
         return max(0.0, self.deadline - self.means.clock()) / groups
+
+    def _patience(self, groups: int) -> float:
+        """How long another process is waited for: the share of a group and, of all groups together, the overtime."""
+        over = OVERTIME * self.total
+        return max(0.0, min(self._share(groups) + over, self.deadline + over - self.means.clock()))
 
     def _tried(self, key: Key, groups: int, wait_s: float = 0.0) -> bool:
         """Search for a key, unless another process does and is not done in ``wait_s``."""
@@ -172,6 +189,17 @@ class _Running:
         self.done.append(outcome)
         for observer in self.means.observers:
             observer.done(outcome)
+
+
+def _total(groups: int, effort: Effort, seconds: float | None) -> float:
+    """The time of so many searches altogether."""
+    return effort.seconds * groups if seconds is None else seconds
+
+
+def _longest(hands: Sequence[Sequence[str]], offers: Sequence[Offer], effort: Effort) -> float:
+    """How long the rank that takes longest may search, s."""
+    totals = (_total(len(hand), effort, offer.seconds) for hand, offer in zip(hands, offers, strict=True))
+    return (1 + OVERTIME) * max(totals) + LATE_S * (1 + max(map(len, hands)))
 
 
 def _suffices(entry: Entry | None, effort: Effort) -> bool:

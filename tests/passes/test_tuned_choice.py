@@ -11,7 +11,7 @@ from torch import fx
 from torch.nn import functional as f
 
 import fusioncc
-from fusioncc import FusionPass
+from fusioncc import FusionPass, pipeline
 from fusioncc.autotune import best, pick
 from fusioncc.capture import capture
 from fusioncc.config import Options
@@ -19,6 +19,7 @@ from fusioncc.decision import Accepted, Rejected
 from fusioncc.device import Device, get_device
 from fusioncc.errors import OptionError, TuningError
 from fusioncc.passes import tune_groups
+from fusioncc.passes.build_groups import Built
 from fusioncc.passes.plan_groups import Setting
 from fusioncc.passes.tune_groups import Tuning, keys_of
 from fusioncc.pipeline import draft
@@ -31,6 +32,7 @@ from fusioncc.tuning.entry import Entry, Measured
 from fusioncc.tuning.measuring import Meter
 from fusioncc.tuning.neighbours import neighbours
 from fusioncc.tuning.search import search
+from fusioncc.tuning.tune import Means, Tuned, Tuner
 from tests.passes.models import BF16, Model, t
 from tests.tuning.entries import DATE, DEVICE
 from tests.tuning.fake_meter import Clock, FakeMeter
@@ -252,14 +254,14 @@ class Parted:
 
     rank = 0
 
-    def gathered(self, mine: Any) -> list[Any]:
+    def gathered(self, mine: Any, wait_s: float) -> list[Any]:
         raise TuningError("ranks", "a rank did not answer: connection closed")
 
 
 def test_a_dead_rank_leaves_the_choice_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     before = planned(setting())
     kept(setting())
-    monkeypatch.setattr(tune_groups, "torch_ranks", lambda wait_s: Parted())
+    monkeypatch.setattr(tune_groups, "torch_ranks", Parted)
     meters: list[FakeMeter] = []
     with pytest.warns(FusionWarning, match="a rank did not answer: connection closed; the cost models choose"):
         group = planned(setting(tuning=tuning(meters), autotune="quick", on_error="fallback"))
@@ -328,3 +330,53 @@ def test_what_is_capped_is_measured_nowhere() -> None:
     free, capped = setting(schedule="streams"), setting(schedule="streams", emitted_multiprocessors=8)
     assert planned(free).schedule == entry.schedule
     assert "measured" not in planned(capped).why and keys_of((planned(capped),), capped) == []
+
+
+def test_all_rounds_of_a_graph_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And so many as there are groups to be measured: none beats library, so each end goes, one after the other."""
+    clock, meters, begun = Clock(), list[FakeMeter](), list[float]()
+
+    def made(device: Device) -> Meter:
+        begun.append(clock.now)
+        meters.append(FakeMeter(Clock(), library=0.1))
+        clock.now += 30.0  # of 100 s
+        return meters[-1]
+
+    def two(s: Any, x: torch.Tensor) -> Any:
+        return tuple(f.silu(x @ s.w[:, half] + x @ s.a @ s.b[:, half]) for half in (slice(2048), slice(2048, 4096)))
+
+    seconds: list[float | None] = []
+    searching = Tuner.tune
+
+    def noting(self: Tuner, keys: Any, means: Means, ranks: Any = None) -> Tuned:
+        seconds.append(means.seconds)
+        return searching(self, keys, means, ranks)
+
+    monkeypatch.setattr(Tuner, "tune", noting)
+    monkeypatch.setattr(tune_groups, "monotonic", clock)
+    always = setting(tuning=Tuning(made), autotune="quick", autotune_seconds=100.0, epilogues="always")
+    group = planned(always, graph(two))
+    assert seconds == [max(0.0, 100.0 - 30.0 * at) for at in range(len(seconds))] and len(seconds) >= 4
+    assert group.schedule == Schedule("library") and not group.epilogues and "measured" in group.why
+
+
+def test_a_group_that_does_not_build_is_planned_again_and_not_tuned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other ranks may have built all of theirs, and would not be at the meeting."""
+    calls: list[int] = []
+    searching = Tuner.tune
+
+    def counted(self: Tuner, keys: Any, means: Means, ranks: Any = None) -> Tuned:
+        calls.append(len(keys))
+        return searching(self, keys, means, ranks)
+
+    def endless(groups: tuple[GroupPlan, ...], modules: Any, of: Setting) -> Built:
+        assert of.measured is not None
+        measured.append(len(of.measured))
+        return Built(groups, (), (), frozenset(each.name for each in groups if each.epilogues))
+
+    measured: list[int] = []
+    monkeypatch.setattr(Tuner, "tune", counted)
+    monkeypatch.setattr(pipeline, "build_groups", endless)
+    of = setting(tuning=tuning([]), autotune="quick", epilogues="always")
+    (group,) = pipeline.rewrite(graph(ended), of, "call").groups
+    assert not group.epilogues and calls == [1, 1] and measured == [0, 1], "searched, and found known"

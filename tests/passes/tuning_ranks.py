@@ -17,10 +17,10 @@ import torch.distributed as dist
 from fusioncc.capture import capture
 from fusioncc.config import Options
 from fusioncc.decision import Accepted
-from fusioncc.passes import tune_groups
 from fusioncc.passes.plan_groups import Setting
 from fusioncc.passes.tune_groups import Tuning
 from fusioncc.pipeline import draft
+from fusioncc.tuning import tune
 from tests.passes.models import BF16, Model, t
 from tests.tuning.entries import DEVICE
 from tests.tuning.fake_meter import Clock, FakeMeter
@@ -43,7 +43,7 @@ def graph(wanted: bool) -> torch.fx.Graph:
 def main(folder: Path, rank: int, size: int, dead: int) -> None:
     os.environ["FUSIONCC_CACHE_DIR"] = str(folder / f"cache{rank}")  # each a machine of its own
     warnings.simplefilter("ignore")
-    tune_groups.LATE_S = 5.0
+    tune.MEET_S = 10.0
     meet = dist.FileStore(str(folder / "store"), size)
     dist.init_process_group("gloo", store=meet, rank=rank, world_size=size, timeout=timedelta(seconds=60))
     meters: list[FakeMeter] = []

@@ -5,7 +5,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from fusioncc.errors import MissingExtraError, TuningError
 from fusioncc.schedule import Schedule
+from fusioncc.tuning import tune
 from fusioncc.tuning.claims import claimed
 from fusioncc.tuning.database import Database
 from fusioncc.tuning.efforts import EFFORTS
@@ -259,7 +261,7 @@ class Fixed:
     def __init__(self, rank: int, *theirs: Sequence[Any]) -> None:
         self.rank, self.theirs = rank, [*theirs]
 
-    def gathered(self, mine: Any) -> list[Any]:
+    def gathered(self, mine: Any, wait_s: float) -> list[Any]:
         if not self.theirs:
             raise TuningError("ranks", "a rank did not answer")
         answers = [*self.theirs.pop(0)]
@@ -301,3 +303,58 @@ def test_a_dead_rank_is_an_error(tuner: Tuner) -> None:
 def test_a_bundle_of_everything() -> None:
     """Keys of different groups are different files."""
     assert len({key(group).digest() for group in (bundle(64, 1024, (512, 8)), bundle(64, 1024, (512, 0)))}) == 2
+
+
+class Answering(Fixed):
+    """Notes what this rank gives, and how long it would wait."""
+
+    def __init__(self, rank: int, *theirs: Sequence[Any]) -> None:
+        super().__init__(rank, *theirs)
+        self.given: list[Any] = []
+        self.waits: list[float] = []
+
+    def gathered(self, mine: Any, wait_s: float) -> list[Any]:
+        self.given.append(mine)
+        self.waits.append(wait_s)
+        return super().gathered(mine, wait_s)
+
+
+def test_a_rank_whose_search_breaks_off_gives_what_it_found_and_takes_the_rest(tuner: Tuner, tmp_path: Path) -> None:
+    class Breaking(FakeMeter):
+        def race(self, job: Job, schedules: tuple[Schedule, ...], seconds: float) -> Race:
+            if job.group == SMALL.group:
+                raise ZeroDivisionError("in the meter")
+            return super().race(job, schedules, seconds)
+
+    theirs = Tuner(Database(tmp_path / "other")).tune([MIDDLE], means(FakeMeter(Clock(), library=10.0))).entries
+    ranks = Answering(0, [Offer(SMALL.card, {})], [theirs])
+    tuned = tuner.tune([SMALL, MIDDLE, LARGE], means(Breaking(Clock(), library=10.0)), ranks)
+    assert "ZeroDivisionError: in the meter" in str(tuned.failure) and tuned.searched
+    assert {*ranks.given[1]} == {LARGE.digest()} and {*tuned.entries} == {LARGE.digest(), MIDDLE.digest()}
+    assert not tuner.tune([SMALL], means(FakeMeter(Clock()))).searched, "nor are they asked for it again"
+
+
+@pytest.mark.parametrize(("seconds", "least"), [(None, 2 * EFFORTS["full"].seconds), (9000.0, 9000.0)])
+def test_ranks_are_waited_for_as_long_as_the_longest_may_search(
+    tuner: Tuner, seconds: float | None, least: float
+) -> None:
+    """Also by a rank that searches less, or nothing; that of the longest hand is told by the offers."""
+    of = means(FakeMeter(Clock(), library=10.0), "full", seconds)
+    offer = Tuner(tuner.database)._offer([SMALL, MIDDLE, LARGE], of)
+    ranks = Answering(1, [offer], [{}])
+    tuner.tune([], replace(of, seconds=None), ranks)
+    assert 1.1 * least < ranks.waits[1] < 1.1 * least + 600.0
+
+
+def test_claims_of_others_cost_the_overtime_once(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+
+    @contextmanager
+    def held(folder: object, digest: str, wait_s: float = 0.0) -> Iterator[bool]:
+        clock.now += wait_s
+        yield False
+
+    monkeypatch.setattr(tune, "claimed", held)
+    keys = [key(lora(64, 1024, width, 16)) for width in range(256, 256 * 21, 256)]
+    tuned = tuner.tune(keys, means(FakeMeter(clock), seconds=100.0))
+    assert len(tuned.outcomes) == 20 and clock.now <= 110.0 + 1e-6
