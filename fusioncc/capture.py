@@ -4,6 +4,7 @@ Works for models on the meta device. Attention stays one op, products become mm 
 Inductor, so that a plan made here fits the graph that is compiled there.
 """
 
+import threading
 from typing import Any
 
 import torch
@@ -20,6 +21,10 @@ _CHECKS = (torch.ops.aten._assert_tensor_metadata.default,)
 """Export's own checks: they would count as users of the values they look at."""
 
 
+_ONE_AT_A_TIME = threading.Lock()
+"""torch.export and its decompositions hold state of the process."""
+
+
 def capture(model: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> fx.GraphModule:
     """The graph of ``model(*args, **kwargs)``.
 
@@ -30,6 +35,11 @@ def capture(model: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | Non
     Raises:
         CaptureError: the model cannot be exported, or is nothing that can be captured.
     """
+    with _ONE_AT_A_TIME:
+        return _captured(model, args, kwargs)
+
+
+def _captured(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> fx.GraphModule:
     if isinstance(model, ExportedProgram):
         program = model
     elif isinstance(model, torch.nn.Module):

@@ -55,7 +55,7 @@ def end_groups(
     """Take chains into the groups that make their inputs, but for those ``apart``.
 
     Raises:
-        PlanError: ``setting.given`` ends tiles with a chain that is not there.
+        PlanError: ``setting.given`` ends tiles with a chain that is not there, and ``on_error`` is ``raise``.
     """
     options, given = setting.options, setting.given
     wanted = options.epilogues != "never" if given is None else any(each.epilogues for each in given.groups)
@@ -77,6 +77,7 @@ class _Ending:
     known: Known = field(default_factory=dict)
 
     def run(self, apart: frozenset[str]) -> EndedGroups:
+        before, covered = tuple(self.groups), dict(self.covered)
         made = {
             self.by_name[output.node]: (at, output.main)
             for at, group in enumerate(self.groups)
@@ -97,7 +98,7 @@ class _Ending:
                 at = max(owners, key=owners.count)
                 mains = {node: main for node, (owner, main) in sources.items() if owner == at}
                 self._guarded(at, partial(self._try, at, nodes, mains, chain))
-        self._check_given()
+        self._check_given(before, covered)
         return EndedGroups(tuple(self.groups), self.covered, tuple(self.rejections))
 
     @cached_property
@@ -238,12 +239,19 @@ class _Ending:
             chosen = pick(planned.candidates, planned.group).kind
         return {each.kind: each.predicted_us for each in planned.candidates}.get(chosen)
 
-    def _check_given(self) -> None:
+    def _check_given(self, before: Sequence[GroupPlan], covered: Covered) -> None:
+        """Groups whose ends are not those of the given plan are what they were ``before``, or the plan is refused."""
         if self.setting.given is None:
             return
-        for ours, theirs in zip(self.groups, self.setting.given.groups, strict=True):
+        for at, (ours, theirs) in enumerate(zip(self.groups, self.setting.given.groups, strict=True)):
             if theirs.epilogues and theirs.schedule.kind in WITHOUT_KERNEL:
                 kind = theirs.schedule.kind
                 raise PlanError(f"{ours.name}: {kind!r} has no tiles that end: its epilogues have to go")
-            if len(ours.epilogues) != len(theirs.epilogues):
-                raise PlanError(f"{ours.name}: the plan ends its tiles with ops that do not follow it in this graph")
+            if len(ours.epilogues) == len(theirs.epilogues):
+                continue
+            reason = "the plan ends its tiles with ops that do not follow it in this graph"
+            if self.setting.options.on_error == "raise":
+                raise PlanError(f"{ours.name}: {reason}")
+            warn(f"{ours.name}: {reason} (another door may have decomposed them); they stay apart")
+            self.rejections.append(Rejected("ends_tiles", ours.name, reason))
+            self.groups[at], self.covered[ours.name] = before[at], covered[ours.name]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -186,3 +187,9 @@ def test_a_plan_of_another_graph_is_not_applied_and_one_warning_says_so(made: Pl
     assert len(ours) == 1 and "made for another graph" in ours[0]
     assert "made for another graph" in fusioncc.plan_of(run)[0].fallback
     assert kinds(run) == [[]]
+
+
+def test_plans_are_made_in_several_threads_at_once() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        plans = list(pool.map(lambda _: fusioncc.plan(Lora(), (rows(),)), range(4)))
+    assert len({plan.to_json() for plan in plans}) == 1

@@ -47,7 +47,7 @@ def load(name: str, source: str) -> ModuleType:
 def _write(path: Path, source: str) -> Path:
     """Write the file, or keep an equal one; in a folder of this process when the cache folder cannot be written."""
     try:
-        if path.is_file() and path.read_text() == source:
+        if path.is_file() and path.read_bytes() == source.encode():
             return path
         write_whole(path, source)
     except OSError as error:

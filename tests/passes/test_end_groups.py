@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as f
 
+import fusioncc
 from fusioncc.config import Options
 from fusioncc.decision import Accepted, Rejected
 from fusioncc.device import get_device
@@ -362,6 +363,20 @@ def test_a_plan_is_applied_again_and_one_with_other_ends_is_refused() -> None:
     other = DOORS["export"](Products(lambda p, q: f.relu(p) * q), (X,))
     with pytest.raises(PlanError, match="ends its tiles with ops that do not follow"):
         draft(other.graph, replace(setting(), given=plan))
+
+
+@pytest.mark.parametrize("rest", ["eager", "inductor"])
+def test_a_plan_whose_ops_another_door_decomposes_loses_its_end_alone(rest: str) -> None:
+    """Offline a SiLU is decomposed, in a graph that is compiled for a CPU it is not."""
+    plan = fusioncc.plan(ENDED_MODEL, (X,), rest=rest)
+    (planned,) = plan.groups
+    assert planned.epilogues
+    run = fusioncc.optimize(ENDED_MODEL, plan=plan, rest=rest)
+    with torch.no_grad(), pytest.warns(FusionWarning, match="g0: the plan ends its tiles with ops .* stay apart"):
+        torch.testing.assert_close(run(X), ENDED_MODEL(X), rtol=1e-4, atol=1e-4)
+    (carried,) = fusioncc.plan_of(run)
+    assert not carried.fallback and {each.rule for each in carried.rejections} == {"ends_tiles"}
+    assert (carried.groups[0].schedule, carried.groups[0].epilogues) == (planned.schedule, ())
 
 
 def test_a_plan_that_ends_one_of_two_equal_products_is_applied() -> None:
