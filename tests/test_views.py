@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from itertools import permutations
 
-import pytest
 import torch
 from torch import fx
+from torch._inductor import config
 from torch._subclasses import FakeTensorMode
 
 from fusioncc.graph import aten, copies, gaps_may_close, rows_may_be_padded, tensor
@@ -58,8 +58,8 @@ def test_no_other_view_copies() -> None:
     assert not copies(Written(value).then(aten.permute.default, [2, 0, 1]))
 
 
-def test_a_copy_of_an_input_is_an_intermediate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch._inductor.config.triton_kernel_default_layout_constraint", "flexible_layout")
+@config.patch(triton_kernel_default_layout_constraint="flexible_layout")
+def test_a_copy_of_an_input_is_an_intermediate() -> None:
     for permuted in (False, True):
         graph = Written(torch.empty(40, 60))
         if permuted:
