@@ -8,7 +8,6 @@ from fusioncc.backend import fusioncc as backend
 from fusioncc.chain import ROTATE_HALF
 from fusioncc.plan import Plan
 from tests.models.builders import Case, build, in_fp64, logits, rms, tokens
-from tests.shown import shown
 
 CASES = {
     "llama, split": (Case("rotary-llama", "llama", 8, (), schedule="split"), 1, 6),
@@ -34,7 +33,8 @@ def turned(plan: Plan) -> list[tuple[str, int]]:
     return [(next(part for part in name.split(".") if part.endswith("_proj")), head) for name, head in names]
 
 
-@pytest.mark.parametrize("name", shown(CASES, 1))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", CASES)
 def test_q_and_k_end_with_their_embedding(name: str) -> None:
     case, batch, length = CASES[name]
     model, ids = build(case), tokens(batch, length)

@@ -12,6 +12,7 @@ from fusioncc.passes.find_rotations import RULES, Rotations, find_rotations, rea
 from fusioncc.passes.read_rotations import JOINS, SPLITS
 from tests.passes.chain_graphs import Function
 from tests.passes.doors import DOORS
+from tests.shown import shown
 
 D = 16
 X = torch.ones(2, 4, 6, D)
@@ -42,7 +43,7 @@ ACCEPTED: dict[str, Call] = {
 }
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", shown(DOORS, 1))
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_accepted(name: str, door: str) -> None:
     graph = DOORS[door](Function(ACCEPTED[name]), (X,)).graph
@@ -99,7 +100,7 @@ REFUSED: dict[str, tuple[Call, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", shown(DOORS, 1))
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str, door: str) -> None:
     function, rule, reason = REFUSED[name]

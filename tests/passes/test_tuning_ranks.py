@@ -38,6 +38,7 @@ def answers(folder: Path, size: int, dead: int = -1) -> list[Any]:
     return [json.loads(out) for rank, (out, _) in enumerate(printed) if rank != dead]
 
 
+@pytest.mark.exhaustive
 def test_every_rank_ends_with_the_same_choice(tmp_path: Path) -> None:
     """Three ranks, of which the last has no group; the second graph finds everything known."""
     first, second, third = answers(tmp_path, 3)

@@ -131,6 +131,7 @@ def test_what_is_a_part_of_the_group_is_not_timed(bench: CardBench) -> None:
             bench.attempt(0, schedule)
 
 
+@pytest.mark.exhaustive
 def test_workers_are_those_that_are_resident(bench: CardBench, monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Any] = []
 

@@ -73,6 +73,7 @@ def looked_up(*schedules: Schedule) -> list[object]:
     return found
 
 
+@pytest.mark.exhaustive
 def test_what_was_compiled_ahead_is_found_and_what_does_not_build_costs_only_itself(pool: CompilePool) -> None:
     plain = inline(GROUP, TILE)
     large = inline(GROUP, Tile(128, 128, 128, 8, 4))

@@ -99,6 +99,7 @@ def test_what_fails_without_harm_leaves_the_worker(meter: Make, notes: Path) -> 
     assert found.library == Measured(LIBRARY_US, 0.0) and len(workers(notes)) == 1
 
 
+@pytest.mark.exhaustive
 def test_what_takes_the_worker_along_costs_only_itself(meter: Make, notes: Path) -> None:
     found = race(meter(), "10.0", *DEADLY, "11.0", "12.0 then hang", "12.0 then abort", "13.0")
     died = (DEADLY["hang"], DEADLY["abort"])
