@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from fusioncc.tuning.key import Key
     from fusioncc.tuning.outcome import Observer
 
-EFFORTS = ("quick", "full")
 INSTEAD = {
     "autotune": "--effort says how widely is searched",
     "autotune_seconds": "--seconds says for how long",
@@ -51,8 +50,10 @@ def tune_command(
     debug: DebugOption = False,
 ) -> None:
     """Measure schedules for the groups of TARGET on this machine's card, and keep the best for later plans."""
-    if effort not in EFFORTS:
-        raise TargetError(f"--effort {effort!r} is not valid; valid values: {', '.join(EFFORTS)}")
+    from fusioncc.tuning.efforts import MEASURING
+
+    if effort not in MEASURING:
+        raise TargetError(f"--effort {effort!r} is not valid; valid values: {', '.join(MEASURING)}")
     path = _log_path(log)
     given = settings_of(schedule, numerics, settings)
     for name, instead in INSTEAD.items():

@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from torch import fx
 
 from fusioncc.autotune.pick import pick
+from fusioncc.chain import Chain
 from fusioncc.cost_models.chain_cost import chain_costs
 from fusioncc.decision import Rejected
 from fusioncc.errors import FusionError, PlanError
@@ -142,15 +143,20 @@ class _Ending:
         places = [self.order[node] for node in nodes]
         return any(min(places) < at < max(places) for at in self.writes)
 
-    def _apart_us(self, chain: Sequence[fx.Node], head: Sequence[fx.Node]) -> float:
-        """What a chain takes in a kernel of its own more than the rest of it would without its head, us. Inductor casts
-        in whatever reads the value."""
-        if self.setting.options.rest == "inductor" and all(node.target in CASTS for node in head):
+    def _apart_us(self, whole: Sequence[fx.Node], nodes: Sequence[fx.Node], head: Chain) -> float:
+        """What a chain takes in a kernel of its own more than the rest of it would without its ``head``, which are the
+        ``nodes`` of it, us. Inductor casts in whatever reads the value."""
+        if self.setting.options.rest == "inductor" and all(node.target in CASTS for node in nodes):
             return 0.0
-        rest = [node for node in chain if node not in head]
-        parts = [read_chain(nodes, self.order, "", self.rotated) for nodes in (chain, rest) if nodes]
-        whole, *without = (chain_costs(each, self.setting.device)[1].us for each in parts)
-        return whole - sum(without)
+
+        def us(chain: Chain) -> float:
+            return chain_costs(chain, self.setting.device)[1].us
+
+        rest = [node for node in whole if node not in nodes]
+        if not rest:
+            return us(head)
+        chain, without = (read_chain(each, self.order, "", self.rotated) for each in (whole, rest))
+        return us(chain) - us(without)
 
     def _guarded(self, at: int, attempt: Callable[[], None]) -> None:
         """An ``attempt`` to end the tiles of a group; where it fails the group goes without."""
@@ -182,7 +188,7 @@ class _Ending:
             self.rejections.append(refused)
             return
         kept = (main for main, each in views.items() if any(user not in inside for view in each for user in view.users))
-        planned = self._planned(at, as_epilogue(behind, tuple(kept)), self._apart_us(whole, nodes))
+        planned = self._planned(at, as_epilogue(behind, tuple(kept)), self._apart_us(whole, nodes, chain))
         if isinstance(planned, GroupPlan):
             self.contraction.contract(frozenset(inside), self.covered[group.name])
             self.groups[at], self.covered[group.name] = planned, frozenset(inside)

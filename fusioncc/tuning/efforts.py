@@ -1,4 +1,4 @@
-"""How widely is searched, and for how long: one table."""
+"""How widely is searched, and for how long: one table, least first."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -24,3 +24,11 @@ EFFORTS: dict[str, Effort] = {
 }
 """A kernel compiles in one to three seconds, several at once, and is timed in tenths of one; in the first race of a
 group Inductor also compiles what the kernels are measured against."""
+MEASURING = tuple(name for name, effort in EFFORTS.items() if effort.candidates)
+"""Those that measure."""
+
+
+def as_wide(effort: str, other: str) -> bool:
+    """Whether an effort searches at least as widely as another."""
+    order = list(EFFORTS)
+    return order.index(effort) >= order.index(other)

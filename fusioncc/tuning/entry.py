@@ -5,10 +5,8 @@ from datetime import datetime
 from typing import Literal
 
 from fusioncc.schedule import Schedule
+from fusioncc.tuning.efforts import as_wide
 from fusioncc.tuning.key import Key
-
-EFFORTS = ("quick", "full")
-"""How widely was searched, least first."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ def replaces(new: Entry, old: Entry) -> bool:
     """
     if new.effort == old.effort:
         return _ahead(new, old)
-    return EFFORTS.index(new.effort) > EFFORTS.index(old.effort) and not _ahead(old, new)
+    return as_wide(new.effort, old.effort) and not _ahead(old, new)
 
 
 def _ahead(entry: Entry, other: Entry) -> bool:

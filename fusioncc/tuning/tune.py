@@ -15,8 +15,8 @@ from fusioncc.schedule import Schedule
 from fusioncc.seam import translated
 from fusioncc.tuning.claims import claimed
 from fusioncc.tuning.database import Database, database
-from fusioncc.tuning.efforts import Effort
-from fusioncc.tuning.entry import EFFORTS, Entry, replaces
+from fusioncc.tuning.efforts import Effort, as_wide
+from fusioncc.tuning.entry import Entry, replaces
 from fusioncc.tuning.key import Card, Key
 from fusioncc.tuning.measuring import Meter
 from fusioncc.tuning.outcome import Observer, Outcome, Raced
@@ -203,7 +203,7 @@ def _longest(hands: Sequence[Sequence[str]], offers: Sequence[Offer], effort: Ef
 
 
 def _suffices(entry: Entry | None, effort: Effort) -> bool:
-    return entry is not None and EFFORTS.index(entry.effort) >= EFFORTS.index(effort.name)
+    return entry is not None and as_wide(entry.effort, effort.name)
 
 
 def _merged(one: Wanted | None, other: Wanted) -> Wanted:
