@@ -127,6 +127,7 @@ def test_options_reach_the_plan(here: Callable[..., Result]) -> None:
     assert not any(group.branches for group in Plan.from_json(narrow.stdout).groups)
 
 
+@pytest.mark.exhaustive
 def test_a_dump_is_the_same_in_every_process_hash_seed_and_folder(
     here: Callable[..., Result], folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -26,6 +26,7 @@ def test_the_comparison_of_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CliRunner().invoke(app, command.split()[1:]).stdout == shown
 
 
+@pytest.mark.exhaustive
 def test_the_formulas_of_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     (shown,) = re.findall(r"```\n(g1: M = .*?)```", README, re.DOTALL)

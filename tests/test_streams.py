@@ -142,6 +142,7 @@ def _numbers(arg: Any) -> Any:
     return [_numbers(each) for each in arg] if isinstance(arg, list | tuple) else arg
 
 
+@pytest.mark.exhaustive
 def test_a_process_without_the_pass_runs_the_op(graph: torch.fx.GraphModule, tmp_path: Path) -> None:
     """A compiled graph from Inductor's cache calls the op with nothing but its arguments."""
     rewrite(graph.graph, setting("streams"), "visible")

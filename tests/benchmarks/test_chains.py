@@ -80,6 +80,7 @@ def test_the_size_of_the_issue() -> None:
     assert [case.name for case in CASES if case.cached] == ["silu_mul", "silu_mul_fp8", "silu_mul_int8"]
 
 
+@pytest.mark.exhaustive
 def test_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chains, "settings", lambda: None)
     out = tmp_path / "dry.json"

@@ -220,6 +220,7 @@ def test_two_contested_products_of_one_group_may_both_go_to_the_later_main() -> 
     assert all(pair in joined for pair in ({"w", "v"}, {"w2", "v"}, {"w", "v2"}, {"w2", "v2"}))
 
 
+@pytest.mark.exhaustive
 def test_the_chosen_alternative_runs_and_a_plan_of_it_is_applied_again() -> None:
     class Shared(nn.Module):
         def __init__(self) -> None:

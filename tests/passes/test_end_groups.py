@@ -155,7 +155,7 @@ def check(name: str, kind: str, adapted: bool, form: str = "call") -> None:
         assert group.after.kernels < group.before.kernels
 
 
-@pytest.mark.parametrize("name", shown(ENDED, 3))
+@pytest.mark.parametrize("name", shown(ENDED, 2))
 def test_results_are_equal(name: str) -> None:
     check(name, "inline", adapted=True)
 
@@ -186,7 +186,7 @@ COPIED: dict[str, End] = {
 """What reads another order of the elements than the product has in memory: ``reshape`` copies them."""
 
 
-@pytest.mark.parametrize("name", COPIED)
+@pytest.mark.parametrize("name", shown(COPIED, 2))
 def test_a_product_is_not_read_through_a_copy(name: str) -> None:
     """Not decomposed, as a graph that torch.export made is given to the pass: ``reshape`` is one op."""
     model = Products(lambda p, q: (COPIED[name](p), q.relu())).requires_grad_(False)
@@ -365,7 +365,7 @@ def test_a_plan_is_applied_again_and_one_with_other_ends_is_refused() -> None:
         draft(other.graph, replace(setting(), given=plan))
 
 
-@pytest.mark.parametrize("rest", ["eager", "inductor"])
+@pytest.mark.parametrize("rest", shown(["eager", "inductor"], 1))
 def test_a_plan_whose_ops_another_door_decomposes_loses_its_end_alone(rest: str) -> None:
     """Offline a SiLU is decomposed, in a graph that is compiled for a CPU it is not."""
     plan = fusioncc.plan(ENDED_MODEL, (X,), rest=rest)

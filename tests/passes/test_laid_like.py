@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from itertools import permutations, product
 
+import pytest
 import torch
 from torch import fx
 from torch._subclasses import FakeTensorMode
 
 from fusioncc.passes.insertion import Insertion, laid_like
+from tests.shown import shown
 
 ORDERS = tuple(permutations(range(4)))
 
@@ -20,15 +22,16 @@ def views(matrix: torch.Tensor, shape: tuple[int, ...]) -> Iterator[torch.Tensor
         yield from (view.unsqueeze(dim) for dim in range(5))
 
 
-def test_results_lie_as_those_that_they_replace() -> None:
-    kinds = set()
-    for shape in product((1, 2), (1, 3), (1, 4), (1, 5)):
-        matrix = torch.randn(shape[0] * shape[1], shape[2] * shape[3])
-        for wanted in views(matrix, shape):
-            got = laid(matrix, wanted)
-            assert (got.shape, got.stride()) == (wanted.shape, wanted.stride()) and got.equal(wanted)
-            kinds.add((got.data_ptr() == matrix.data_ptr(), got.is_contiguous()))
-    assert kinds == {(True, True), (True, False)}
+@pytest.mark.parametrize("shape", shown([*product((2, 1), (3, 1), (4, 1), (5, 1))], 3))
+def test_results_lie_as_those_that_they_replace(shape: tuple[int, ...]) -> None:
+    matrix = torch.randn(shape[0] * shape[1], shape[2] * shape[3])
+    contiguous = set()
+    for wanted in views(matrix, shape):
+        got = laid(matrix, wanted)
+        assert (got.shape, got.stride()) == (wanted.shape, wanted.stride()) and got.equal(wanted)
+        assert got.data_ptr() == matrix.data_ptr()
+        contiguous.add(got.is_contiguous())
+    assert contiguous == ({True, False} if matrix.numel() > max(shape) else {True})
 
 
 def laid(matrix: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:

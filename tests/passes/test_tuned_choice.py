@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,13 @@ def ended(s: Any, x: torch.Tensor) -> torch.Tensor:
     return f.silu(lora(s, x))
 
 
-def graph(function: Callable[..., Any] = lora, rows: int = 64) -> fx.Graph:
+def captured(function: Callable[..., Any] = lora, rows: int = 64) -> fx.Graph:
     model = Model(function, **{name: t(*shape, dtype=BF16) for name, shape in LORA.items()})
     return capture(model, (t(rows, 2048, dtype=BF16),)).graph
+
+
+graph = cache(captured)
+"""The same graph for all who only read it."""
 
 
 @pytest.fixture(autouse=True)
@@ -378,5 +383,5 @@ def test_a_group_that_does_not_build_is_planned_again_and_not_tuned_again(monkey
     monkeypatch.setattr(Tuner, "tune", counted)
     monkeypatch.setattr(pipeline, "build_groups", endless)
     of = setting(tuning=tuning([]), autotune="quick", epilogues="always")
-    (group,) = pipeline.rewrite(graph(ended), of, "call").groups
+    (group,) = pipeline.rewrite(captured(ended), of, "call").groups
     assert not group.epilogues and calls == [1, 1] and measured == [0, 1], "searched, and found known"

@@ -93,6 +93,7 @@ def test_what_was_compiled_ahead_is_found_and_what_does_not_build_costs_only_its
     assert found == [[1, [True], []], [1, [True], []], [2, [True, True], []]], "and what was launched is built"
 
 
+@pytest.mark.exhaustive
 def test_what_was_not_compiled_is_not_found(cache: Path) -> None:
     """The test above would see a miss."""
     assert looked_up(inline(GROUP, TILE)) == [[1, [False], []]]

@@ -115,7 +115,7 @@ def test_only_what_a_dead_worker_knew_is_tried_again(meter: Make, notes: Path) -
     assert [lines(notes).count(f"try {kind}") for kind in ("exit", "10.0", "11.0", "library")] == [1, 1, 1, 2]
 
 
-@pytest.mark.parametrize("event", ["exit", "memory"])
+@pytest.mark.parametrize("event", shown(["exit", "memory"], 1))
 def test_schedules_are_timed_where_the_library_fails(meter: Make, event: str) -> None:
     found = race(meter(library=event), "10.0", "14.0", "16.0")
     assert isinstance(found.library, Failed) and found.library.kind == ("crash" if event == "exit" else "memory")
@@ -138,7 +138,7 @@ def test_a_job_without_room(meter: Make) -> None:
     assert race(one, "10.0").results == (timed(10.0),)
 
 
-@pytest.mark.parametrize("tier", ["exit", "hang"])
+@pytest.mark.parametrize("tier", shown(["exit", "hang"], 1))
 def test_a_worker_that_cannot_begin(meter: Make, tier: str) -> None:
     """Nobody is to blame; the next race tries again."""
     one = meter()
@@ -158,6 +158,7 @@ def test_the_time_is_kept(meter: Make) -> None:
     assert found == Race(Measured(LIBRARY_US, 0.0), (timed(11.0), None, None))
 
 
+@pytest.mark.exhaustive
 def test_when_time_is_up_only_the_library_is_tried_again(meter: Make) -> None:
     one = meter()
     race(one)
@@ -171,6 +172,7 @@ def test_in_no_time_there_is_the_library(meter: Make) -> None:
     assert race(meter(), "10.0", "11.0", seconds=0.0) == Race(Measured(LIBRARY_US, 0.0), (None, None))
 
 
+@pytest.mark.exhaustive
 def test_a_compiler_that_dies_is_replaced(meter: Make) -> None:
     kinds = ("compiler abort", "10.0", "compiler exit", "compiler build", "11.0")
     found = race(meter(), *kinds)
@@ -193,6 +195,7 @@ def test_a_worker_killed_between_races_is_nobody_s_fault(meter: Make, notes: Pat
     assert race(one, "11.0").results == (timed(11.0),)
 
 
+@pytest.mark.exhaustive
 def test_an_interrupted_race_leaves_no_answer_behind(meter: Make) -> None:
     one = meter(limits=Limits())
     race(one, "10.0")

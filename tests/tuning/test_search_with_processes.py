@@ -3,6 +3,8 @@
 import time
 from pathlib import Path
 
+import pytest
+
 from fusioncc.tuning.card_worker import Limits
 from fusioncc.tuning.database import Database
 from fusioncc.tuning.efforts import EFFORTS
@@ -33,6 +35,7 @@ def test_the_fastest_that_is_right_wins(tmp_path: Path) -> None:
     assert all(raced.values()) and outcome.seconds < 100.0
 
 
+@pytest.mark.exhaustive
 def test_the_time_is_kept_by_processes_too(tmp_path: Path) -> None:
     """A hang is waited for, and what had no time then is not named."""
 
