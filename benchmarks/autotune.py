@@ -5,7 +5,8 @@
 Each group is searched ``quick`` and then ``full`` from nothing; of six of them every schedule that can be chosen is
 raced (``exhaustive``). All that were found are then timed again with torch.compile and max-autotune, in turns:
 CUDA-graph replay, weights rotated out of L2, medians and half the interquartile range. ``*_s`` is what a search took,
-compilation included; no kernel is in Triton's cache before it.
+compilation included; no kernel is in Triton's cache before it. Rows of a file that is there already stay, until their
+group is run again.
 """
 
 import argparse
@@ -70,7 +71,7 @@ SIZES: tuple[tuple[str, int, int, tuple[int, ...], int], ...] = (
 """Name, M, K, N of each member, rank (0: no adapters)."""
 EXHAUSTIVE = (2, 6, 8, 12, 13, 18)
 """Places of the groups of which everything is raced."""
-MOST = 400
+MOST = 240
 """Schedules of an exhaustive race, the best by the model."""
 LONG_S = 3600.0
 Row = dict[str, Any]
@@ -146,7 +147,8 @@ def row(at: int, device: Device, meter: CardMeter, columns: list[str]) -> Row:
     key = key_of(group, Options(), device, torch.cuda.get_device_name())
     job = Job(key.group, key.tier, "inductor")
     result: Row = {"group": name, "m": m, "k": k, "widths": list(widths), "rank": rank_}
-    found = {"model": pick(rank(group, device), group).schedule or Schedule("library")}
+    ranked = rank(group, device, ("library", *measured_kinds(key)))
+    found = {"model": pick(ranked, group).schedule or Schedule("library")}
     for effort in ("quick", "full"):
         if effort in columns:
             outcome = search(key, device, meter, EFFORTS[effort], EFFORTS[effort].seconds)
@@ -185,16 +187,18 @@ def main() -> None:
     arguments = parser.parse_args()
     device, columns = profile(torch.device("cuda"), None), arguments.columns.split(",")
     torch._inductor.config.max_autotune_gemm_backends = "TRITON,ATEN"
-    rows: list[Row] = []
+    out = Path(arguments.out)
+    rows: list[Row] = json.loads(out.read_text(encoding="utf-8"))["rows"] if out.exists() else []
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRITON_CACHE_DIR"] = folder
         meter = CardMeter(device)
         try:
             for at in map(int, arguments.groups.split(",")):
-                rows.append(row(at, device, meter, columns))
-                print(json.dumps({key: value for key, value in rows[-1].items() if "pools" not in key}), flush=True)
+                new = {"at": at, **row(at, device, meter, columns)}
+                rows = sorted([new, *(each for each in rows if each["at"] != at)], key=lambda each: each["at"])
+                print(json.dumps({key: value for key, value in new.items() if "pools" not in key}), flush=True)
                 body = {**facts(), "unit": "us", "summary": summary(rows), "rows": rows}
-                Path(arguments.out).write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+                out.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
         finally:
             meter.close()
     print(json.dumps(summary(rows)))

@@ -22,6 +22,7 @@ import accuracy
 ROOT = Path(__file__).parents[1]
 TEXTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+SEARCHES = ("model", "quick", "full")
 Row = dict[str, Any]
 
 
@@ -69,7 +70,12 @@ def rounded(name: str, form: str, unit: str = "") -> Callable[[Row], str]:
 
 def plain(name: str, joiner: str = ", ") -> Callable[[Row], str]:
     """A column of texts; lists are joined."""
-    return lambda row: joiner.join(map(str, row[name])) if isinstance(row[name], list) else str(row[name])
+
+    def cell(row: Row) -> str:
+        value = row.get(name, "-")
+        return joiner.join(map(str, value)) if isinstance(value, list) else str(value)
+
+    return cell
 
 
 def each_of(fact: str, form: str, *names: str) -> Callable[[Row], str]:
@@ -176,6 +182,22 @@ COLUMNS["gate_up"] = {
     "of torch.compile": ratio("fusioncc", "compile"),
     "ended of the one GEMM": ratio("ended", "one_gemm"),
     "error eager / compiled / ended": each_of("error", ".1e", "eager", "compile", "ended"),
+}
+COLUMNS["autotune"] = {
+    "group": plain("group"),
+    "M": plain("m"),
+    "rank": plain("rank"),
+    "torch.compile": measured("compile"),
+    "max-autotune": measured("max_autotune"),
+    "model only": measured("model"),
+    "quick": measured("quick"),
+    "full": measured("full"),
+    "best of all": measured("exhaustive"),
+    "of so many": plain("legal"),
+    "chosen, model / quick / full": lambda row: " / ".join(row[f"{name}_schedule"] for name in SEARCHES),
+    "measured, quick / full": each_of("measured", "d", "quick", "full"),
+    "s, quick / full": each_of("s", "g", "quick", "full"),
+    "full of model only": ratio("full", "model"),
 }
 COLUMNS["llama_lora_fp32"] = COLUMNS["llama_lora"]
 COLUMNS["lora_schedules"] = {
