@@ -113,6 +113,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         read_profile(tmp_path / "folder.json")
 
 
+@pytest.mark.exhaustive
 def test_every_door_takes_a_file(tmp_path: Path) -> None:
     path = write(tmp_path, {"like": "a100-80", "multiprocessors": 80}, "card.json")
     for device in (path, Path(path), get_device(path)):

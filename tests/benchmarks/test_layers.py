@@ -62,7 +62,7 @@ def test_sizes_and_biases() -> None:
     assert len({member.weight.node for member in group.members}) == 6
 
 
-@pytest.mark.parametrize("layer", shown(ONE_OF_EACH_SITE, 2, lambda layer: layer.label))
+@pytest.mark.parametrize("layer", shown(ONE_OF_EACH_SITE, 1, lambda layer: layer.label))
 def test_every_candidate_emits(layer: Layer) -> None:
     emits(layer)
 

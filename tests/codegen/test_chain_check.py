@@ -44,7 +44,7 @@ CHAINS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", shown(CHAINS, 4))
+@pytest.mark.parametrize("name", shown(CHAINS, 2))
 def test_a_kernel_is_found_right(name: str) -> None:
     function, args = CHAINS[name]
     module = module_of(function, *args)

@@ -30,7 +30,7 @@ GROUPS: dict[str, Group] = {
 
 @pytest.mark.parametrize("k_split", [pytest.param(1, marks=pytest.mark.exhaustive), 4])
 @pytest.mark.parametrize("tile", [DOWN, SWAPPED], ids=["plain", "swapped"])
-@pytest.mark.parametrize("name", shown(GROUPS, 4))
+@pytest.mark.parametrize("name", shown(GROUPS, 2))
 def test_columns(name: str, tile: TileConfig, k_split: int) -> None:
     value = GROUPS[name]
     if name == "rank_64":  # on warp groups, swapped: refused

@@ -51,8 +51,9 @@ def walk(name: str, kind: str, steps: int) -> list[Schedule]:
     return visited
 
 
-@pytest.mark.parametrize(("name", "kind"), CASES)
-def test_neighbours_can_be_chosen_and_are_neighbours_of_each_other(name: str, kind: str) -> None:
+@pytest.mark.parametrize("case", shown(CASES, 4, "-".join))
+def test_neighbours_can_be_chosen_and_are_neighbours_of_each_other(case: tuple[str, str]) -> None:
+    name, kind = case
     wanted = key(GROUPS[name])
     for schedule in walk(name, kind, 2):
         around = neighbours(schedule, wanted, DEVICE)

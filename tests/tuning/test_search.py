@@ -53,7 +53,7 @@ def everything(group: Group) -> list[Schedule]:
 
 
 @pytest.mark.parametrize("group", [GROUP, LORA, PLAIN], ids=["small", "lora", "plain"])
-@pytest.mark.parametrize("seed", shown(range(8), 2))
+@pytest.mark.parametrize("seed", shown(range(8), 1))
 def test_quick_is_near_the_true_best(group: Group, seed: int) -> None:
     """Of a card on which kinds and tiles are off the model by 10 and 5 %."""
     outcome, meter = searched(group, seed=2 * seed, library=10.0)
