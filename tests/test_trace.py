@@ -49,6 +49,7 @@ def test_a_trace_of_the_last_call(through: str) -> None:
     assert min(event["ts"] for event in spans) == 0 and all(event["dur"] > 0 for event in spans)
 
 
+@pytest.mark.exhaustive
 def test_equal_groups_share_a_lane_and_others_do_not() -> None:
     class Layers(torch.nn.Module):
         def __init__(self) -> None:

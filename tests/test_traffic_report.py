@@ -55,6 +55,7 @@ def plain() -> Plan:
     return planned(LoRA())
 
 
+@pytest.mark.exhaustive
 def test_a_layer_with_the_numbers_put_in() -> None:
     text = traffic_report(planned(LoRA(), schedule="split"), H200)
     assert "g0: M = 64, K = 256, N = 512, r = 8; bytes of an element bf16 = 2, fp32 = 4" in text
@@ -70,6 +71,7 @@ def test_a_layer_with_the_numbers_put_in() -> None:
     assert "takes   M·bf16·r = 1.0 KiB" in text
 
 
+@pytest.mark.exhaustive
 def test_products_without_a_branch_have_forms_and_no_crossovers() -> None:
     text = traffic_report(planned(Pair()), H200)
     assert "memory  bf16·(K·M + 2·K·N + 2·M·N)" in text

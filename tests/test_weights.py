@@ -188,6 +188,7 @@ def merged(model: Any) -> None:
 ADAPTED = (set_adapter, other_weights, scaling, disabled, merged)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("change", shown(ADAPTED, 2, attrgetter("__name__")))
 def test_a_peft_adapter_is_changed_while_compiled(change: Callable[[Any], None]) -> None:
     model = with_adapters()

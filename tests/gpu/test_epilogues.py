@@ -100,6 +100,11 @@ def test_as_accurate_as_eager(name: str, m: int, rank: int, rest: str) -> None:
             assert (group.schedule.kind, len(group.epilogues)) == (kind, 1)
 
 
+def steps(value: torch.Tensor) -> list[int]:
+    """Strides between elements: that of a dimension of one element is another in eager than in torch.compile."""
+    return [stride for size, stride in zip(value.shape, value.stride(), strict=True) if size > 1]
+
+
 @pytest.mark.parametrize("rest", ["inductor", "eager"])
 @pytest.mark.parametrize("rank", [R, 0])
 @pytest.mark.parametrize("name", ROTARY)
@@ -127,7 +132,7 @@ def test_rotary_embeddings_are_as_accurate_as_eager(name: str, rank: int, rest: 
         with torch.no_grad():
             got = compiled(*given, members)
         for one, eager, true in zip(got, plain, exact, strict=True):
-            assert (one.dtype, one.shape, one.stride()) == (eager.dtype, eager.shape, eager.stride())
+            assert (one.dtype, one.shape, steps(one)) == (eager.dtype, eager.shape, steps(eager))
             assert error(one, true) <= 1.1 * error(eager, true) + 1e-6
         (plan,) = fusioncc.plan_of(compiled)
         for group in plan.groups if kind != "auto" else ():

@@ -41,6 +41,7 @@ def test_the_pass_alone(rest: str) -> None:
     assert not are_packed(model)
 
 
+@pytest.mark.exhaustive
 def test_torch_compile_and_exported_programs_pack_too() -> None:
     model = Attention()
     run = torch.compile(model, backend=backend, options={**PACKED, "rest": "eager"})
@@ -82,6 +83,7 @@ def test_once_asked_for_it_is_chosen_where_it_is_predicted_to_win() -> None:
     assert any(f"3 parameters move into one buffer [128, 64], {moved} bytes" in note for note in plan.notes)
 
 
+@pytest.mark.exhaustive
 def test_a_plan_is_read_back_and_applied_where_packing_is_allowed() -> None:
     model = Attention()
     plan = fusioncc.plan(model, (rows(),), schedule="packed", pack_weights=True)
@@ -104,6 +106,7 @@ def test_a_dump_shows_the_product_and_packs_nothing(tmp_path: Path) -> None:
     assert meta.groups[0].schedule.kind == "packed"
 
 
+@pytest.mark.exhaustive
 def test_the_command_line_takes_the_option() -> None:
     asked = CliRunner().invoke(app, ["plan", TARGET, "--schedule", "packed", "--set", "pack_weights=true"])
     assert (asked.exit_code, "g0: packed, tier eager" in asked.output) == (0, True)

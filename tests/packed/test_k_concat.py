@@ -162,6 +162,7 @@ def test_what_cannot_be_packed_runs_product_by_product() -> None:
     assert model.w.weight.is_contiguous() and held.data_ptr() == model.b.weight.data_ptr()
 
 
+@pytest.mark.exhaustive
 def test_a_plan_and_a_dump_are_read_back_and_the_plan_fits_the_packed_model_too(tmp_path: Path) -> None:
     model = frozen()
     options = {"schedule": "k_concat", "pack_weights": True, "rest": "eager"}
@@ -188,6 +189,7 @@ def test_a_backward_that_needs_w_as_it_was_compiled_keeps_it_there() -> None:
     assert "unshared" in {each.rule for each in fusioncc.plan_of(run)[0].rejections}
 
 
+@pytest.mark.exhaustive
 def test_it_runs_on_request_only_and_not_where_eager_rounds() -> None:
     x = rows(8, dtype=BF16)
     (group,) = fusioncc.plan(frozen(), (x,), pack_weights=True, rest="eager").groups

@@ -253,6 +253,7 @@ def test_a_schedule_that_only_an_alternative_cannot_have_is_no_error() -> None:
     assert {each.rule for each in plan.rejections} == {"joined_once"}
 
 
+@pytest.mark.exhaustive
 def test_a_plan_that_wants_groups_which_exclude_each_other_is_refused() -> None:
     module = model(feeding(("p", "q")), **ring(p=1024, q=1024))
     both = fusioncc.plan(module, inputs(2), schedule="library")

@@ -172,6 +172,7 @@ def test_results_are_equal_without_branches(name: str, kind: str) -> None:
     check(name, kind, adapted=False)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", shown(ENDED, 1))
 def test_results_are_equal_as_functional_calls(name: str) -> None:
     check(name, "inline", adapted=True, form="visible")
@@ -260,6 +261,7 @@ REFUSED: dict[str, tuple[nn.Module, tuple[torch.Tensor, ...], str]] = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("model", "args"),
     [(Saved(), (X,)), (Products(long_sum), (X, *(like(2, 10, N) for _ in range(17))))],
@@ -276,6 +278,7 @@ def test_no_kernel_reads_what_it_makes(model: nn.Module, args: tuple[torch.Tenso
     assert "or with them" in next(each.reason for each in plan.rejections if each.rule == "independent")
 
 
+@pytest.mark.exhaustive
 def test_a_group_that_was_the_vendors_is_one_node_in_the_search_too() -> None:
     """Its sum is part of the group, not of the chain behind it."""
     with torch.device("meta"):
@@ -365,6 +368,7 @@ def test_a_plan_is_applied_again_and_one_with_other_ends_is_refused() -> None:
         draft(other.graph, replace(setting(), given=plan))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("rest", shown(["eager", "inductor"], 1))
 def test_a_plan_whose_ops_another_door_decomposes_loses_its_end_alone(rest: str) -> None:
     """Offline a SiLU is decomposed, in a graph that is compiled for a CPU it is not."""
@@ -379,6 +383,7 @@ def test_a_plan_whose_ops_another_door_decomposes_loses_its_end_alone(rest: str)
     assert (carried.groups[0].schedule, carried.groups[0].epilogues) == (planned.schedule, ())
 
 
+@pytest.mark.exhaustive
 def test_a_plan_that_ends_one_of_two_equal_products_is_applied() -> None:
     model = Products(lambda p, q: (p.relu() + 1, q.relu() + 1))
     graph = DOORS["export"](model, (X,)).graph
@@ -396,6 +401,7 @@ def test_a_plan_that_ends_one_of_two_equal_products_is_applied() -> None:
         draft(graph, replace(setting(), given=wrong))
 
 
+@pytest.mark.exhaustive
 def test_where_less_is_saved_than_predictions_are_worth_both_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plan_for(epilogues="auto").groups[0].epilogues
     monkeypatch.setattr(end_groups, "LEAST_GAIN", 10.0)
@@ -404,6 +410,7 @@ def test_where_less_is_saved_than_predictions_are_worth_both_stay(monkeypatch: p
     assert "ends with nothing: products and chain are predicted to take" in plan.groups[0].why
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("rest", ["inductor", "eager"])
 def test_a_cast_alone_is_inductor_s_where_it_runs_the_rest(rest: str) -> None:
     module = DOORS["export"](
@@ -413,12 +420,14 @@ def test_a_cast_alone_is_inductor_s_where_it_runs_the_rest(rest: str) -> None:
     assert bool(group.epilogues) == (rest == "eager")
 
 
+@pytest.mark.exhaustive
 def test_what_inductor_may_lay_out_anew_is_read_apart() -> None:
     model = Products(lambda p, q, s: (p + s.cumsum(0)[..., ::2]).relu() * q)
     _, rejections = refused(model, X, like(2, 10, 2 * N), rest="inductor")
     assert "other strides" in rejections["laid_out"].reason
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore::fusioncc.seam.FusionWarning")
 def test_a_group_that_is_not_emitted_ends_with_nothing_and_its_plan_is_applied_again(
     monkeypatch: pytest.MonkeyPatch,
@@ -455,6 +464,7 @@ def test_what_does_not_build_with_an_end_is_planned_without(monkeypatch: pytest.
         close(module(*inputs_of(module.graph)), wanted)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore::fusioncc.seam.FusionWarning")
 def test_an_attempt_that_fails_costs_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*args: Any) -> Any:

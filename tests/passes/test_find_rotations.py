@@ -134,6 +134,7 @@ def test_arguments_may_be_given_by_name(name: str) -> None:
     assert judged(find_rotations(graph)) == before
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("door", DOORS)
 def test_heads_may_be_a_part_of_all_columns(door: str) -> None:
     graph = DOORS[door](

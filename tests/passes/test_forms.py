@@ -66,6 +66,7 @@ def test_forms_of_one_product(name: str) -> None:
     assert found.rejections == ()
 
 
+@pytest.mark.exhaustive
 def test_real_batch_is_found_for_the_library_only() -> None:
     model = lora(lambda s, x: (torch.bmm(x, s.p), torch.bmm(x, s.q), x @ s.w), p=t(2, K, 32), q=t(2, K, N))
     (group,) = through_all(model, t(2, 3, K)).groups

@@ -79,6 +79,7 @@ def of(plan: Plan) -> tuple[GroupPlan, Memory, Memory]:
     return group, plan.before, plan.after
 
 
+@pytest.mark.exhaustive
 def test_a_fused_group_lives_as_its_launches_do() -> None:
     """Before: W's product, B's product and their sum. After: X and the sum, and then the sum and what follows it."""
     _, before, after = of(planned(between, schedule="inline"))
@@ -110,6 +111,7 @@ def test_a_merged_copy_is_held() -> None:
     assert after == Memory(max(X + OUT, 2 * OUT), before.held_bytes + K * N * 2)
 
 
+@pytest.mark.exhaustive
 def test_products_in_one_launch_live_at_once() -> None:
     """One by one, each product of X is read and gone before the next one is made; together they all live."""
 

@@ -136,6 +136,7 @@ def test_a_bias_that_a_sum_adds_stays_with_the_sum(name: str, kind: str) -> None
     close(module(*inputs), wanted)
 
 
+@pytest.mark.exhaustive
 def test_one_element_without_a_dimension_beside_a_product_of_one_column() -> None:
     """No bias of N = 1 elements: it has no last dimension to have them in."""
     model = Model(lambda s, x: (torch.addmm(s.c, x, s.w), x @ s.v, x @ s.u), c=t(), w=t(K, 1), v=t(K, V), u=t(K, N))
@@ -144,6 +145,7 @@ def test_one_element_without_a_dimension_beside_a_product_of_one_column() -> Non
     assert [rejection.rule for rejection in found.rejections] == ["plain_main"]
 
 
+@pytest.mark.exhaustive
 def test_a_batch_that_became_a_number_while_it_was_captured() -> None:
     """Its size stays a symbol's, with a number as its expression; such sizes have no hash."""
 

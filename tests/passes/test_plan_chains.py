@@ -36,6 +36,7 @@ def test_claims_by_option_and_by_what_runs_the_rest() -> None:
     assert planned(gated, *given, chains="never", rest="eager").chains == ()
 
 
+@pytest.mark.exhaustive
 def test_a_dump_has_the_kernel_of_every_chain_and_a_plan_only_needs_those_claimed(monkeypatch: Any) -> None:
     given = (bf16(64, 512), bf16(64, 512))
 
@@ -108,6 +109,7 @@ def small() -> Chain:
     return only(planned(gated, bf16(8), bf16(8))).chain
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("elements", "wide"), [(2**31 - 2**21, False), (2**31 - 8, True), (2**31, True)])
 def test_the_last_tile_counts_where_offsets_need_64_bits(elements: int, wide: bool) -> None:
     chain = small()

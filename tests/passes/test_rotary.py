@@ -145,12 +145,14 @@ def test_results_are_equal_through_every_door(door: str) -> None:
     check(CASES["one embedding for all sequences"], door, "inline", "visible", adapted=True)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", shown(["split", "two_pool"], 1))
 @pytest.mark.parametrize("name", shown(CASES, 1))
 def test_results_are_equal_with_downs_in_tiles_of_their_own(name: str, kind: str) -> None:
     check(CASES[name], "export", kind, "visible", adapted=True)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", shown(["concat", "horizontal"], 1))
 @pytest.mark.parametrize("name", shown(CASES, 1))
 def test_results_are_equal_without_branches(name: str, kind: str) -> None:
@@ -217,6 +219,7 @@ def test_what_stays_apart_and_why(name: str) -> None:
     assert any(each.rule == rule and reason in each.reason for each in drafted.plan.rejections)
 
 
+@pytest.mark.exhaustive
 def test_one_row_has_tiles_that_hold_parts_of_both_halves() -> None:
     model = Attention(rotary, (2, 1, 1), 128, adapted=True)
     graph = DOORS["export"](model, (torch.ones(1, 1, K), *(torch.ones(1, 1, 128),) * 2)).graph

@@ -65,6 +65,7 @@ def test_fp32_adapters_over_bf16() -> None:
     assert group.outputs[0].dtype == "bf16"
 
 
+@pytest.mark.exhaustive
 def test_narrowing_cast_behind_the_sum_is_absorbed_and_widening_is_not() -> None:
     narrow = lora(lambda s, x: (x @ s.w + (x.float() @ s.a) @ s.b).to(BF16), BF16, torch.float32)
     wide = lora(lambda s, x: (x @ s.w + (x @ s.a) @ s.b).float(), BF16)

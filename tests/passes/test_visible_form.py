@@ -56,6 +56,7 @@ def visible(
     return module, inputs, wanted
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("rows", [40, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("kind", shown(VISIBLE, 1))
 def test_every_kind_is_right_as_functional_calls(kind: str, rows: int) -> None:

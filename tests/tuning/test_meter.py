@@ -115,6 +115,7 @@ def test_only_what_a_dead_worker_knew_is_tried_again(meter: Make, notes: Path) -
     assert [lines(notes).count(f"try {kind}") for kind in ("exit", "10.0", "11.0", "library")] == [1, 1, 1, 2]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("event", shown(["exit", "memory"], 1))
 def test_schedules_are_timed_where_the_library_fails(meter: Make, event: str) -> None:
     found = race(meter(library=event), "10.0", "14.0", "16.0")
@@ -138,6 +139,7 @@ def test_a_job_without_room(meter: Make) -> None:
     assert race(one, "10.0").results == (timed(10.0),)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("tier", shown(["exit", "hang"], 1))
 def test_a_worker_that_cannot_begin(meter: Make, tier: str) -> None:
     """Nobody is to blame; the next race tries again."""
@@ -186,6 +188,7 @@ def test_a_compiler_that_dies_is_replaced(meter: Make) -> None:
     )
 
 
+@pytest.mark.exhaustive
 def test_a_worker_killed_between_races_is_nobody_s_fault(meter: Make, notes: Path) -> None:
     one = meter()
     race(one, "10.0")
@@ -235,6 +238,7 @@ else:
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("end", shown(["is interrupted", "leaves", "is killed"], 1))
 def test_processes_end_with_their_parent(end: str, notes: Path) -> None:
     """However it ends, and whatever they are doing."""

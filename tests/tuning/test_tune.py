@@ -77,6 +77,7 @@ def test_each_signature_is_searched_once_most_time_first(tuner: Tuner) -> None:
     assert meter.closed == 1
 
 
+@pytest.mark.exhaustive
 def test_how_often_a_group_runs_counts(tuner: Tuner) -> None:
     tuned = tuner.tune([LARGE, *[SMALL] * 1000], means(FakeMeter(Clock(), library=10.0)))
     assert [outcome.key for outcome in tuned.outcomes] == [SMALL, LARGE]
