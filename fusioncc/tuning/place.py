@@ -67,7 +67,7 @@ def _in_bucket(group: Group, bucket: int) -> Group:
     return replace(
         group,
         lhs=replace(group.lhs, shape=(bucket, columns), strides=strides),
-        members=tuple(replace(member, m=bucket) for member in group.members),
+        members=tuple(replace(member, m=bucket, bias_scale=1.0) for member in group.members),
         branches=tuple(replace(branch, scale=1.0) for branch in group.branches),
         epilogues=(),
     )
