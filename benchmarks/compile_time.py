@@ -162,7 +162,8 @@ def main(given: list[str] | None = None) -> None:
     def told(found: Row) -> None:
         name, row = list(found.items())[-1]
         print(json.dumps({"column": name, **row}), flush=True)
-        Path(arguments.out).write_text(json.dumps({**body, "columns": found}, indent=1) + "\n", encoding="utf-8")
+        rows = [{"column": name, **row} for name, row in found.items()]
+        Path(arguments.out).write_text(json.dumps({**body, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 
     with tempfile.TemporaryDirectory() as below:
         measured(

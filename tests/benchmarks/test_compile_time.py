@@ -58,8 +58,8 @@ def test_a_dry_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     compile_time.main(["--dry", "--layers", "1", "--columns", "compile,quick_cold,quick_warm", "--out", str(out)])
     body = json.loads(out.read_text())
     assert body["dry"] and body["input"] == "64x1"
-    assert [*body["columns"]] == ["compile", "quick_cold", "quick_warm"]
-    assert all(row["seconds"] > 0 for row in body["columns"].values())
-    assert len(body["columns"]["quick_cold"]["kinds"]) == 4 and body["columns"]["quick_warm"]["measured"] == 0
+    rows = {row["column"]: row for row in body["rows"]}
+    assert [*rows] == ["compile", "quick_cold", "quick_warm"] and all(row["seconds"] > 0 for row in rows.values())
+    assert len(rows["quick_cold"]["kinds"]) == 4 and rows["quick_warm"]["measured"] == 0
     lines = [json.loads(line)["column"] for line in capfd.readouterr().out.splitlines() if line.startswith("{")]
     assert lines == ["compile", "quick_cold", "quick_warm"], "each is printed when it is done"
