@@ -34,6 +34,16 @@ def build(layers: int) -> torch.nn.Module:
         return LlamaModel(config).to(torch.bfloat16).eval()
 
 
+def small(layers: int) -> torch.nn.Module:
+    """The same on a CPU, with few and narrow heads."""
+    config = LlamaConfig(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=128, use_cache=False,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return LlamaModel(config).to(torch.bfloat16).eval()
+
+
 def adapted(base: torch.nn.Module, rank: int, fp32: bool) -> torch.nn.Module:
     """PEFT adapters with B not zero, so that they count."""
     model = get_peft_model(

@@ -120,6 +120,11 @@ COLUMNS["bundles"] = {
     "of the one GEMM": ratio("fusioncc", "concatenated"),
     "of the best of eager and the two": of_the_best("fusioncc", "eager", "compile", "max_autotune"),
 }
+COLUMNS["compile_time"] = {
+    "column": plain("column"),
+    "until the first result": measured("seconds"),
+    "groups measured": lambda row: f"{row['measured']} of {len(row['kinds'])}" if "kinds" in row else "-",
+}
 COLUMNS["cost_model"] = {
     "part": plain("part"),
     "groups": plain("groups"),

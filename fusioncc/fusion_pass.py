@@ -132,8 +132,10 @@ def device_of(graph: fx.Graph) -> torch.device:
 
 @functools.cache
 def source_digest() -> str:
-    """Digest of the package's own source, so that no cache survives a change of a pass or of the emitter."""
+    """Digest of the package's own source and of the schedules that ship, so that no cache survives a change of a pass,
+    of the emitter or of a choice."""
     root = Path(__file__).parent
     folders = (root, *(root / name for name in ("autotune", "codegen", "cost_models", "passes", "runtime", "tuning")))
     files = sorted(path for folder in folders for path in folder.glob("*.py"))
+    files += sorted((root / "tuned").glob("*.json"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]

@@ -39,12 +39,17 @@ from fusioncc.plan import SCHEMA, GroupPlan, Plan
 @dataclass(frozen=True)
 class Drafted:
     """A plan, the emitted module of each of its groups (by group name) and of its chains (by kernel), not inserted
-    yet; and what had been measured for it."""
+    yet; what had been measured for it, and the groups that were to end with nothing."""
 
     plan: Plan
     modules: dict[str, EmittedModule]
     chain_modules: dict[str, EmittedModule]
     measured: Entries | None
+    apart: frozenset[str] = frozenset()
+
+
+ROUNDS = 4
+"""In so many rounds of tuning a group with two ends has been measured with both, with either and with none."""
 
 
 def find(graph: fx.Graph, options: Options) -> Found:
@@ -65,7 +70,8 @@ def find(graph: fx.Graph, options: Options) -> Found:
 def draft(graph: fx.Graph, setting: Setting, form: str = "") -> Drafted:
     """Decide everything for a graph and emit its modules; the graph is only read. Where groups are tuned, the graph is
     planned again with what was measured. A group that is better off without its end is another one, so that goes on
-    until nothing new is measured: each key is searched once, and all have one deadline where a time was named.
+    until nothing new is measured: each key is searched once, and all have one deadline where a time was named. Of n
+    ends there are 2^n choices, so from round ``ROUNDS`` on a group that loses an end loses all of them.
 
     Args:
         form: how kernels will enter it, where that is known.
@@ -75,13 +81,23 @@ def draft(graph: fx.Graph, setting: Setting, form: str = "") -> Drafted:
         IllegalScheduleError: a forced schedule is illegal under ``on_error="raise"``.
     """
     drafted, deadline = _draft(graph, setting, form), deadline_of(setting)
-    searched = True
+    searched, rounds = True, 0
     while searched and tunes(setting):
         measured, searched = tune_groups(drafted.plan.groups, setting, deadline)
+        rounds += 1
         if measured != setting:
-            setting = measured
-            drafted = _draft(graph, setting, form)
+            setting, before = measured, drafted
+            drafted = _draft(graph, setting, form, before.apart)
+            losing = _otherwise_ended(before.plan, drafted.plan) if rounds >= ROUNDS else frozenset()
+            if losing:
+                drafted = _draft(graph, setting, form, before.apart | losing)
     return drafted
+
+
+def _otherwise_ended(one: Plan, other: Plan) -> frozenset[str]:
+    """The groups of both plans whose ends are not the same."""
+    ends = {each.name: each.epilogues for each in one.groups}
+    return frozenset(each.name for each in other.groups if ends.get(each.name, each.epilogues) != each.epilogues)
 
 
 def _draft(graph: fx.Graph, setting: Setting, form: str, apart: frozenset[str] = frozenset()) -> Drafted:
@@ -130,7 +146,7 @@ def _draft(graph: fx.Graph, setting: Setting, form: str, apart: frozenset[str] =
         after=after,
         chains=chains.chains,
     )
-    return Drafted(plan, emitted.modules, chains.modules, setting.measured)
+    return Drafted(plan, emitted.modules, chains.modules, setting.measured, apart)
 
 
 def rewrite(graph: fx.Graph, setting: Setting, form: str, held_by: HeldBy | None = None) -> Plan:
@@ -146,7 +162,7 @@ def rewrite(graph: fx.Graph, setting: Setting, form: str, held_by: HeldBy | None
     if built.endless and setting.given is None:
         failed = built.rejections
         setting = replace(setting, measured=drafted.measured)  # nothing is tuned here: other ranks may have built all
-        drafted = _draft(graph, setting, form, built.endless)
+        drafted = _draft(graph, setting, form, drafted.apart | built.endless)
         built = build_groups(drafted.plan.groups, drafted.modules, setting)
         built = replace(built, rejections=failed + built.rejections)
     after = drafted.plan.after if built.groups == drafted.plan.groups else graph_memory(graph, built.groups)[0]

@@ -1,5 +1,6 @@
 """``fusioncc tune``: measure schedules for the groups of a model on this machine's card, and keep the best."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from fusioncc.settings import (
     TrustOption,
     settings_of,
 )
+from fusioncc.tune_others import other_cards, tuning_beside
 
 if TYPE_CHECKING:
     from fusioncc.passes.plan_groups import Setting
@@ -41,6 +43,9 @@ def tune_command(
     seconds: Annotated[
         float | None, typer.Option(help="Time for all groups; else 60 s for each, or 300 s in full.")
     ] = None,
+    gpus: Annotated[
+        str | None, typer.Option(metavar="all", help="Measure on all cards of this machine; else on one.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="Profile of this machine's card; else the one it has.")] = None,
     log: Annotated[str | None, typer.Option(metavar="FILE", help="Write all that is measured, tune.csv.")] = None,
     schedule: ScheduleOption = None,
@@ -49,7 +54,7 @@ def tune_command(
     trust: TrustOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Measure schedules for the groups of TARGET on this machine's card, and keep the best for later plans."""
+    """Measure schedules for the groups of TARGET on this machine's cards, and keep the best for later plans."""
     from fusioncc.tuning.efforts import MEASURING
 
     if effort not in MEASURING:
@@ -59,14 +64,32 @@ def tune_command(
     for name, instead in INSTEAD.items():
         if name in given:
             raise TargetError(f"--set {name} has no place in tune: {instead}")
+    if gpus not in (None, "all"):
+        raise TargetError(f"--gpus {gpus!r} is not valid; valid values: all")
     given |= {"autotune": effort, "autotune_seconds": seconds}
     setting = setting_here(given, device)
     from fusioncc.targets import load
     from fusioncc.tuning.progress import CsvLog
 
     loaded = load(target, trust)
-    with CsvLog(path) if path is not None else nullcontext() as written:
-        known = tune_model(loaded.model, loaded.args, loaded.kwargs, setting, () if written is None else (written,))
+
+    def arguments(index: str) -> list[str]:
+        """What a process for another card is told; its log is a file of its own."""
+        numbered = None if path is None else path.with_name(f"{path.stem}.{index}{path.suffix}")
+        named = {"effort": effort, "seconds": seconds, "device": device, "log": numbered}
+        named |= {"schedule": schedule, "numerics": numerics}
+        options = [(f"--{name}", str(value)) for name, value in named.items() if value is not None]
+        options += [("--set", each) for each in settings or []]
+        return [target, *(part for option in options for part in option), *(["--trust"] if trust else [])]
+
+    with (
+        CsvLog(path) if path is not None else nullcontext() as written,
+        tuning_beside(other_cards() if gpus else {}, arguments) as others,
+    ):
+        observers = () if written is None else (written,)
+        known, failed = tune_model(loaded.model, loaded.args, loaded.kwargs, setting, observers, others)
+    for why in failed:
+        typer.echo(why, err=True)
     Console(width=max(Console().width, 120), markup=False).print(_table(known))
     for each in known:
         if each.entry is None:
@@ -118,8 +141,10 @@ def tune_model(
     kwargs: dict[str, Any],
     setting: "Setting",
     observers: "tuple[Observer, ...]" = (),
-) -> list[Known]:
-    """Tune the groups of a model with ``setting.tuning``, and what is known of each then.
+    others: Callable[[], list[str]] = list,
+) -> tuple[list[Known], list[str]]:
+    """Tune the groups of a model with ``setting.tuning``, and wait for ``others`` who do: what is known of each group
+    then, and what the others say.
 
     Raises:
         CaptureError: the model cannot be captured.
@@ -144,16 +169,17 @@ def tune_model(
         tuning = replace(setting.tuning, observers=(*setting.tuning.observers, *observers, reasons))
         setting = replace(setting, tuning=tuning)
     groups = draft(capture(model, args, kwargs).graph, setting).plan.groups
+    said = others()
     named: dict[Key, list[str]] = {}
     for group in groups:
         for key in keys_of((group,), setting):
             named.setdefault(key, []).append(group.name)
-    return [
-        Known(
-            tuple(names), key, database().find(key, setting.device), reasons.of.get(key.digest(), "it was not searched")
-        )
-        for key, names in named.items()
-    ]
+    kept = database()
+
+    def why(key: "Key") -> str:
+        return reasons.of.get(key.digest(), "it was not searched")
+
+    return [Known(tuple(names), key, kept.find(key, setting.device), why(key)) for key, names in named.items()], said
 
 
 def _log_path(log: str | None) -> Path | None:

@@ -26,6 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "devices_command",
         "cache_command",
         "tune_command",
+        "tune_others",
         "settings",
         "histogram",
     ),

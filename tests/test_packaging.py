@@ -32,13 +32,13 @@ def pip(*arguments: str) -> None:
 
 
 def expected_files() -> set[str]:
-    """Every Python file of the project's packages, as the wheel should name it."""
+    """Every Python file of the project's packages, and the data beside them, as the wheel should name it."""
     folders = {
         "fusioncc": ROOT / "fusioncc",
         "fusioncc/passes": ROOT / "passes",
         "fusioncc/cost_models": ROOT / "cost_models",
     }
-    files = {"fusioncc/py.typed"}
+    files = {"fusioncc/py.typed", *(f"fusioncc/tuned/{path.name}" for path in (ROOT / "fusioncc/tuned").iterdir())}
     for prefix, folder in folders.items():
         inner = (path.relative_to(folder) for path in folder.rglob("*.py"))
         files |= {f"{prefix}/{path.as_posix()}" for path in inner}
@@ -46,7 +46,7 @@ def expected_files() -> set[str]:
 
 
 def test_every_folder_with_code_is_a_listed_package() -> None:
-    folders = {Path(name).parent.as_posix().replace("/", ".") for name in expected_files()}
+    folders = {Path(name).parent.as_posix().replace("/", ".") for name in expected_files() if name.endswith(".py")}
     assert folders == set(PROJECT["tool"]["setuptools"]["packages"])
 
 
@@ -66,8 +66,8 @@ def test_wheel_registers_the_backend_and_the_command(wheel: Path) -> None:
 @pytest.mark.exhaustive
 def test_installed_wheel_imports_from_a_fresh_folder(wheel: Path, tmp_path: Path) -> None:
     pip("install", "--no-deps", "--no-index", "--target", str(tmp_path / "site"), str(wheel))
-    modules = sorted(name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in expected_files())
-    modules = [name for name in modules if name.endswith(".typed") is False and name != "fusioncc.__main__"]
+    files = sorted(name.removesuffix(".py") for name in expected_files() if name.endswith(".py"))
+    modules = [name.removesuffix("/__init__").replace("/", ".") for name in files if name != "fusioncc/__main__"]
     script = (
         f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n"
         f"import importlib, fusioncc\n"

@@ -44,7 +44,7 @@ def imported(database: Database, data: bytes) -> Taken:
         TuningError: no such table (``form``, ``schema``, ``size``), or the folder is not this user's own.
     """
     taken, there, refused = 0, 0, Counter[str]()
-    for raw in _entries(data):
+    for raw in entries_of(data):
         try:
             entry = from_bytes(bytes(raw))
         except TuningError as error:
@@ -59,7 +59,12 @@ def imported(database: Database, data: bytes) -> Taken:
     return Taken(taken, there, dict(sorted(refused.items())))
 
 
-def _entries(data: bytes) -> tuple[msgspec.Raw, ...]:
+def entries_of(data: bytes) -> tuple[msgspec.Raw, ...]:
+    """The entries of a table, each still in its written form.
+
+    Raises:
+        TuningError: no such table (``form``, ``schema``, ``size``).
+    """
     if len(data) > MAX_TABLE_BYTES:
         raise TuningError("size", f"a table has at most {MAX_TABLE_BYTES} bytes")
     try:

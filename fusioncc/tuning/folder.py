@@ -118,7 +118,8 @@ class Folder:
             OSError: the folder cannot be made or written.
             TuningError: as :meth:`read`, of the folder; or others held the lock for too long (``locked``).
         """
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(FileExistsError):  # what is in its place, opening it says
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._opened():
             pass
         lock = FileLock(self.path / LOCK, mode=0o600)
@@ -140,7 +141,8 @@ class Folder:
             with _explained():
                 folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except TuningError as error:
-            raise TuningError("folder", f"{self.path} {error}") from error
+            reason = "is no folder, but a file or a symbolic link" if error.rule == "link" else error
+            raise TuningError("folder", f"{self.path} {reason}") from error
         try:
             _require_own(os.fstat(folder), "folder", f"{self.path} ")
             yield folder

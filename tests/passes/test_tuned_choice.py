@@ -365,6 +365,23 @@ def test_all_rounds_of_a_graph_have_one_deadline(monkeypatch: pytest.MonkeyPatch
     assert group.schedule == Schedule("library") and not group.epilogues and "measured" in group.why
 
 
+@pytest.mark.parametrize("ends", [1, 2, 5])
+def test_ends_that_all_lose_are_not_tried_in_every_choice_of_them(ends: int) -> None:
+    """Of five there would be 32; from the fourth round on the group goes without all of them."""
+    meters: list[FakeMeter] = []
+
+    def some(s: Any, x: torch.Tensor) -> Any:
+        halves = [slice(at * 256, (at + 1) * 256) for at in range(ends)]
+        return tuple(f.silu(x @ s.w[:, half] + x @ s.a @ s.b[:, half]) for half in halves)
+
+    always = setting(tuning=tuning(meters, library=0.01), autotune="quick", epilogues="always")
+    group = planned(always, graph(some))
+    assert not group.epilogues and group.schedule == Schedule("library") and group.why.startswith("measured")
+    assert len(meters) == {1: 2, 2: 4, 5: 5}[ends]
+    for each in group.group.mains:
+        assert group.group.epilogue_of(each) is None
+
+
 def test_a_group_that_does_not_build_is_planned_again_and_not_tuned_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other ranks may have built all of theirs, and would not be at the meeting."""
     calls: list[int] = []

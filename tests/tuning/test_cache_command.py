@@ -142,6 +142,25 @@ def test_a_folder_of_others_is_one_line(run: Run, kept: Database, command: tuple
     assert result.stderr == f"fusioncc: {kept.folder.path} may be written by others (mode 777)\n"
 
 
+@pytest.mark.parametrize(
+    "command", [("list",), ("show", "0000"), ("prune",), ("export", "x.json"), ("import", "all.json")]
+)
+@pytest.mark.parametrize("what", ["file", "link"])
+def test_what_is_in_the_place_of_the_folder_is_named(
+    run: Run, kept: Database, tmp_path: Path, what: str, command: tuple[str, ...]
+) -> None:
+    assert run("export", "all.json").exit_code == 0
+    folder = kept.folder.path
+    folder.rename(tmp_path / "elsewhere")
+    if what == "file":
+        folder.write_text("mine")
+    else:
+        folder.symlink_to(tmp_path / "elsewhere")
+    result = run(*command)
+    assert result.exit_code == 2 and result.stdout == ""
+    assert result.stderr == f"fusioncc: {folder} is no folder, but a file or a symbolic link\n"
+
+
 def test_no_command_shows_the_help(run: Run) -> None:
     assert all(name in run().output for name in ("list", "show", "prune", "export", "import"))
 

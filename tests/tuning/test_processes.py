@@ -62,3 +62,25 @@ def test_a_lock_ends_with_its_process(tmp_path: Path, monkeypatch: pytest.Monkey
     assert kept.store(entry(), DEVICE) == "stored"
     assert time.perf_counter() - began < 5.0
     assert kept.find(key(), DEVICE) == entry()
+
+
+def killed_tuning(below: Path, kills: int, seed: int) -> None:
+    command = [sys.executable, "-m", "tests.tuning.tuning_processes", str(below / "tuned"), str(kills), str(seed)]
+    result = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0, result.stderr
+    done, lost, wrong, damaged, lock_s, stuck, again, files, torch = json.loads(result.stdout)
+    assert done >= files >= 10, result.stderr
+    assert (lost, wrong, damaged, stuck, torch) == ([], [], 0, [], False), result.stderr
+    assert again == 0, "what one process has found out, no other searches for"
+    assert lock_s < 1.0
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_hundred_kills_among_eight_that_tune(tmp_path: Path, seed: int) -> None:
+    killed_tuning(tmp_path, 100, seed)
+
+
+@pytest.mark.exhaustive
+def test_ten_kills_among_eight_that_tune(tmp_path: Path) -> None:
+    killed_tuning(tmp_path, 10, seed=3)

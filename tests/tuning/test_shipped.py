@@ -1,0 +1,161 @@
+"""Tables that ship: which groups an entry serves, with which workers, and what a table may not do."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fusioncc.autotune.choose import best
+from fusioncc.autotune.layer_times import Layer
+from fusioncc.autotune.two_pool import undivided
+from fusioncc.device import get_device
+from fusioncc.schedule import Schedule
+from fusioncc.tuning import shipped as tables
+from fusioncc.tuning.entry import Entry, Measured
+from fusioncc.tuning.exchange import exported
+from fusioncc.tuning.key import Key, Versions
+from fusioncc.tuning.place import BUCKETS, bucket_of, place_of
+from fusioncc.tuning.shipped import FOLDER, Served, shipped, table
+from fusioncc.tuning.space import is_selectable
+from tests.tuning.entries import DEVICE, GROUP, entry, key, lines_of, schedule
+
+LAYER = Layer(4096, (4096, 1024), 16)
+Ship = Callable[[Iterable[Entry] | bytes], None]
+
+
+@pytest.fixture
+def ship(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ship:
+    """Ships a table in the place of the package's own."""
+    monkeypatch.setattr(tables, "FOLDER", tmp_path)
+
+    def written(what: Iterable[Entry] | bytes) -> None:
+        table.cache_clear()
+        (tmp_path / "h200.json").write_bytes(what if isinstance(what, bytes) else exported(what))
+
+    return written
+
+
+def at(rows: int, card: str = "NVIDIA H200", layer: Layer = LAYER) -> Key:
+    return key(layer.group(rows), card)
+
+
+def served(of: Key) -> Served:
+    found = shipped(of, DEVICE)
+    assert found is not None
+    return found
+
+
+def test_what_ships_is_whole_and_of_its_card() -> None:
+    for path in FOLDER.iterdir():
+        data = json.loads(path.read_text())
+        entries = table(FOLDER, path.stem)
+        assert len(entries) == len(data["entries"]), "each is read, and has a place of its own"
+        for each in entries.values():
+            assert each.key.card.profile == path.stem and each.key.group.m in BUCKETS
+            assert shipped(each.key, get_device(path.stem)) == Served(each, each.schedule)
+
+
+@pytest.mark.parametrize("rows", [33, 40, 64])
+def test_an_entry_serves_the_rows_of_its_bucket(ship: Ship, rows: int) -> None:
+    mine = entry(key=at(64), schedule=schedule("split", 3, LAYER.group(64)))
+    ship([mine])
+    found = served(at(rows))
+    assert found.entry == mine and [pool.tile for pool in found.schedule.pools] == [p.tile for p in mine.schedule.pools]
+    assert shipped(at(32), DEVICE) is None and shipped(at(65), DEVICE) is None
+
+
+def test_workers_are_those_of_the_rows_that_there_are(ship: Ship) -> None:
+    """Fewer main tiles leave room for fewer workers."""
+    rows, fewer = 512, 257
+    found = best(LAYER.group(rows), DEVICE, "two_pool")
+    assert found is not None
+    ship([entry(key=at(rows), schedule=found[0])])
+    many, few = served(at(rows)).schedule, served(at(fewer)).schedule
+    assert many == found[0] and few != many and undivided(few.pools) == undivided(many.pools)
+    assert not is_selectable(many, at(fewer), DEVICE) and is_selectable(few, at(fewer), DEVICE)
+
+
+def test_a_schedule_that_is_not_enumerated_for_these_rows_is_not_taken(ship: Ship) -> None:
+    mine = entry(key=at(2), schedule=schedule("split", 0, LAYER.group(2)))
+    other = schedule("inline", 0, Layer(4096, (4096,), 16).group(2))
+    ship([replace(mine, schedule=other)])
+    assert shipped(at(2), DEVICE) is None
+
+
+def test_library_is_a_result(ship: Ship) -> None:
+    ship([entry(key=at(64), schedule=Schedule("library"), time=Measured(16.0, 0.2))])
+    assert served(at(50)).schedule == Schedule("library")
+
+
+def test_it_is_for_the_card_that_was_measured(ship: Ship) -> None:
+    mine = entry()
+    ship([mine])
+    assert served(key()).entry == mine and served(key(card="")).entry == mine, "no card: the profile is meant"
+    assert shipped(key(card="NVIDIA H100 80GB HBM3"), DEVICE) is None
+    h100 = get_device("h100")
+    assert shipped(replace(key(), card=replace(key().card, profile="h100")), h100) is None
+    assert shipped(replace(key(), card=replace(key().card, multiprocessors=16)), DEVICE) is None
+
+
+def test_other_versions_are_served_too(ship: Ship) -> None:
+    old = entry(key=replace(key(), versions=Versions("2.11.0", "3.6.0", "before")))
+    ship([old])
+    assert served(key()).entry == old
+
+
+@pytest.mark.parametrize("options", [{"schedule": "split"}, {"numerics": "relaxed"}, {"max_peak_increase": 10**9}])
+def test_other_wishes_are_not_served(ship: Ship, options: dict[str, object]) -> None:
+    ship([entry()])
+    assert shipped(key(**options), DEVICE) is None
+
+
+def test_scales_and_names_do_not_matter_and_all_else_does(ship: Ship) -> None:
+    ship([entry()])
+    (branch,) = GROUP.branches
+    assert served(key(replace(GROUP, branches=(replace(branch, scale=0.5),)))).entry == entry()
+    saved = replace(GROUP, branches=(replace(branch, saved=True),))
+    unaligned = replace(GROUP, lhs=replace(GROUP.lhs, aligned=False))
+    anything = replace(GROUP, m_symbol="s0")
+    for other in (saved, unaligned, anything, Layer(256, (512,), 16).group(64)):
+        assert shipped(key(other), DEVICE) is None
+
+
+def test_buckets() -> None:
+    assert [bucket_of(rows) for rows in (1, 2, 3, 5, 4097, 8192, 8193)] == [1, 2, 4, 8, 8192, 8192, None]
+    assert place_of(at(8193)) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "not a table"),
+        (b"\xff\xfe", "not a table"),
+        (b'{"schema": "fusioncc.tuned-table/2", "entries": []}', "has schema"),
+        (b'{"schema": "fusioncc.tuned-table/1", "entries": [], "code": "import os"}', "not a table"),
+        (b"[" * 100_000, "not a table"),
+    ],
+)
+def test_a_table_that_is_none_is_one_line(ship: Ship, data: bytes, said: str, caplog: pytest.LogCaptureFixture) -> None:
+    ship(data)
+    assert shipped(key(), DEVICE) is None and shipped(at(64), DEVICE) is None
+    (line,) = lines_of(caplog)
+    assert "h200.json is not used" in line and said in line
+
+
+def test_damaged_entries_are_left_out_in_one_line(ship: Ship, caplog: pytest.LogCaptureFixture) -> None:
+    good = exported([entry()]).decode()
+    (line,) = [each for each in good.splitlines() if "sha256" in each]
+    bad = [line.replace("fp32", "exec"), line.replace('"candidates":8', '"candidates":1e999'), '{"schema":"x"}']
+    ship(good.replace(line, ",\n".join([*bad, line])).encode())
+    assert served(key()).entry == entry()
+    (said,) = lines_of(caplog)
+    assert "some entries are not used (" in said and "checksum" in said and "schema" in said
+
+
+def test_a_profile_s_name_leads_to_no_other_file(ship: Ship, tmp_path: Path) -> None:
+    ship([entry()])
+    (tmp_path / "sub").mkdir()
+    for name in ("../h200", "sub/../h200", str(tmp_path / "h200"), "*", "", "H200"):
+        assert table(tmp_path, name) == {}
