@@ -74,6 +74,7 @@ EXHAUSTIVE = (2, 6, 8, 12, 13, 18)
 MOST = 240
 """Schedules of an exhaustive race, the best by the model."""
 LONG_S = 3600.0
+NOTE = "Each row is of one call; a call with `--groups` leaves the other rows."
 Row = dict[str, Any]
 
 
@@ -197,7 +198,7 @@ def main() -> None:
                 new = {"at": at, **row(at, device, meter, columns)}
                 rows = sorted([new, *(each for each in rows if each["at"] != at)], key=lambda each: each["at"])
                 print(json.dumps({key: value for key, value in new.items() if "pools" not in key}), flush=True)
-                body = {**facts(), "unit": "us", "summary": summary(rows), "rows": rows}
+                body = {**facts(), "unit": "us", "note": NOTE, "summary": summary(rows), "rows": rows}
                 out.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
         finally:
             meter.close()
