@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as f
 
+from fusioncc.capture import capture
 from fusioncc.config import Options
 from fusioncc.decision import Accepted, Rejected
 from fusioncc.device import get_device
@@ -433,3 +434,18 @@ def test_an_attempt_that_fails_costs_the_attempt(monkeypatch: pytest.MonkeyPatch
     assert "a defect" in next(each.reason for each in plan.rejections if each.rule == "normed_tiles")
     with pytest.raises(FusionError, match="norming g0 failed"):
         plan_for()
+
+
+def test_the_number_of_rows_may_be_symbolic() -> None:
+    rows, model = torch.export.Dim("rows", min=2, max=4096), Normed(llama, adapted=False)
+    program = torch.export.export(model, (like(20, K),), dynamic_shapes=({0: rows},))
+    module = capture(program)
+    plan = rewrite(module.graph, setting(schedule="concat", chains="never"), "call")
+    (group,) = plan.groups
+    assert group.m_symbol and group.norm is not None
+    module.recompile()
+    held = [dict(model.named_parameters())[each] for each in program.graph_signature.parameters]
+    for m in (3, 70):
+        x = torch.randn(m, K, generator=torch.Generator().manual_seed(m))
+        with mended(), interpreted_libdevice():
+            close(module(*held, x), model(x))
