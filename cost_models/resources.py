@@ -96,6 +96,7 @@ def _shared_bytes(launch: Launch, device: Device) -> int:
         loop += tile.block_m * tile.block_k * launch.x_element  # X rounded for both products, once: Triton 3.8
     if launch.normed:
         loop += tile.block_m * tile.block_k * launch.x_element  # X with its columns scaled, for the MMA
+        loop += 4 * tile.block_m * tile.num_warps  # squares of a row, of each warp
     output = tile.block_m * columns(launch) * (4 if launch.body == "down" else launch.out_element)
     if tile.tma:
         return loop + output // tile.epilogue_subtiles + BARRIER_BYTES * (2 * launch.together - 1)
