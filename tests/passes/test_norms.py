@@ -27,6 +27,7 @@ from fusioncc.runtime.numpy_libdevice import interpreted_libdevice
 from fusioncc.schedule import Schedule
 from fusioncc.seam import FusionWarning
 from tests.passes.doors import DOORS, inputs_of
+from tests.shown import shown
 
 K, N, R = 64, 96, 4
 FnNorm = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -109,7 +110,7 @@ def close(got: Any, wanted: Any) -> None:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("name", shown(NORMS, 2))
 @pytest.mark.parametrize(("door", "kind"), [("export", "inline"), ("aot", "concat"), ("inductor", "horizontal")])
 def test_results_are_equal(name: str, door: str, kind: str) -> None:
     plan, got, wanted = carried(name, door, schedule=kind)
