@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fusioncc.codegen.kernel import Part, constant, part, total
 from fusioncc.codegen.main_tile import MainTile
-from fusioncc.codegen.tile import block_constants
+from fusioncc.codegen.tile import INT32_ELEMENTS, block_constants
 from fusioncc.group import Norm, Operand
 
 
@@ -48,7 +48,7 @@ class RowNorm:
         epsilon = constant("EPSILON", self.norm.epsilon)
         mean = part(
             "",
-            "# What the norm makes of a row of X is one factor, and so it is of a row of each product.",
+            "# The norm scales the rows of X, which is to scale the rows of its products.",
             f"rstd = tl.rsqrt(tl.sum(squares, {0 if self._swap else 1}) / K + EPSILON)",
             params=(self.tile.loop.k, epsilon),
         )
@@ -66,11 +66,12 @@ class RowNorm:
     def _columns(self, x: str, weight: Operand) -> Part:
         context, ks = self.tile.context, self.tile.loop.axis
         stride = constant("G_STRIDE", weight.strides[0], f"{context.expression(weight)}.stride(0)")
+        wide = ".to(tl.int64)" if context.group.k * weight.strides[0] >= INT32_ELEMENTS else ""
         mask = f", mask={ks.index} < {ks.bound}, other=0.0" if ks.bound else ""
         cast = "" if weight.dtype == "fp32" else ".to(tl.float32)"
         product = f"{x} * g{'[:, None]' if self._swap else '[None, :]'}"
         return part(
-            f"g = tl.load(g_ptr + (k + {ks.index}) * {stride.name}{mask}){cast}",
+            f"g = tl.load(g_ptr + (k + {ks.index}){wide} * {stride.name}{mask}){cast}",
             f"x = {product}" if self._is_wide else f"x = ({product}).to(x.dtype)",
             params=(context.pointer("g_ptr", weight), stride, *self.tile.loop.bounds),
         )

@@ -81,3 +81,10 @@ def test_a_saved_down_product_is_that_of_the_normed_rows() -> None:
     value = normed(group(33, 200, Main(136, (Lora(8, saved=True),))))
     source = emit(value, inline(value, TILE), name="k", tier="fp32", why="a test").source
     assert source.index("y *= rstd") < source.index("tl.store(saved_tile")
+
+
+def test_a_weight_that_lies_far_apart_is_addressed_with_64_bits() -> None:
+    for stride, wide in ((1, False), (2**24, True)):
+        value = with_norm(LORA, weight=Operand("g", (200,), (stride,), "bf16"))
+        source = emit(value, inline(value, TILE), name="k", tier="fp32", why="a test").source
+        assert ("(k + ks).to(tl.int64) * G_STRIDE" in source) == wide

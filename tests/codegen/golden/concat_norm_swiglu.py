@@ -93,7 +93,7 @@ def main_0(
         w0_tile += BLOCK_K * W0_STRIDE_K
         w1_tile += BLOCK_K * W1_STRIDE_K
 
-    # What the norm makes of a row of X is one factor, and so it is of a row of each product.
+    # The norm scales the rows of X, which is to scale the rows of its products.
     rstd = tl.rsqrt(tl.sum(squares, 0) / K + EPSILON)
     acc0 *= rstd[None, :]
     acc1 *= rstd[None, :]

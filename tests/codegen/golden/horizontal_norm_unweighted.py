@@ -64,7 +64,7 @@ def main_tile_0(
         x_tile += BLOCK_K * X_STRIDE_K
         w_tile += BLOCK_K * W_STRIDE_K
 
-    # What the norm makes of a row of X is one factor, and so it is of a row of each product.
+    # The norm scales the rows of X, which is to scale the rows of its products.
     rstd = tl.rsqrt(tl.sum(squares, 1) / K + EPSILON)
     acc *= rstd[:, None]
 
