@@ -29,6 +29,10 @@ EXPOSED_LOAD_US = 0.2
 """Time that each K step of an inline tile waits for A where the warp-level MMA of Hopper keeps that load out of the
 pipeline, us. Fitted on the layers."""
 
+NORM_OPS = 8
+"""Instructions for each element of X that a tile behind a norm has in its K loop: widened, squared and added, scaled,
+rounded, and moved through registers. Counted, not measured."""
+
 ROUNDED_LOAD_US = 0.5
 """Time that each K step of a tf32 tile waits for the operands that it rounds, us. Measured at 16 rows, K = N = 4096: 41
 us where 28 were predicted without."""

@@ -72,6 +72,10 @@ class Launch:
     """Main members of which one program computes a tile each: ``n`` is that of one of them."""
     head: int = 1
     """Columns of the heads whose halves its tiles rotate; 1: none."""
+    normed: bool = False
+    """Whether its tiles carry out a norm in front: X goes through registers, which hold its squares as well."""
+    weighted: bool = False
+    """Whether that norm has a weight."""
     bundled: tuple["Launch", ...] = ()
     """The parts of a bundle, each as its own launch would be; empty for a single one."""
 

@@ -4,7 +4,7 @@ Traffic, time, launches and peak memory are all read off this list. A new kind o
 ``BUILDERS``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -16,6 +16,7 @@ from fusioncc.cost_models.products import (
     library_ends,
     library_main,
     main_tiles,
+    norm_launch,
     operand_tensors,
     partial_sums,
     product_tensor,
@@ -42,7 +43,15 @@ def launches(group: Group, schedule: Schedule, tier: str = "fp32") -> tuple[Laun
 def _library(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:
     casts: dict[str, Tensor] = {}
     mains = [launch for main in group.mains for launch in library_main(group, main, casts)]
-    return (*mains, *library_ends(group))
+    launched = (*mains, *library_ends(group))
+    return launched if group.norm is None else _behind(norm_launch(group), launched)
+
+
+def _behind(norm: Launch, launched: Sequence[Launch]) -> tuple[Launch, ...]:
+    """The launches of a group, which read what a norm in front writes."""
+    (normed,) = norm.writes
+    read = (tuple(normed if each.name == normed.name else each for each in launch.reads) for launch in launched)
+    return (norm, *(replace(launch, reads=reads) for launch, reads in zip(launched, read, strict=True)))
 
 
 def _emitted(group: Group, schedule: Schedule, tier: str) -> tuple[Launch, ...]:

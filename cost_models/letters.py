@@ -94,9 +94,15 @@ def lettered(group: Group) -> Letters:
         return replace(epilogue, chain=replace(chain, shape=whole, inputs=inputs, ops=ops))
 
     members, ends = tuple(map(of, group.members)), tuple(map(end, group.epilogues))
-    named = replace(group, lhs=replace(group.lhs, shape=(M, K)), members=members, epilogues=ends)
+    norm = group.norm and replace(
+        group.norm,
+        normed=replace(group.norm.normed, shape=(M, K)),
+        weight=group.norm.weight and replace(group.norm.weight, shape=(K,)),
+    )
+    named = replace(group, lhs=replace(group.lhs, shape=(M, K)), members=members, epilogues=ends, norm=norm)
     sizes = {M: group.m, K: group.k} | {symbol: size for sizes in (widths, ranks) for size, symbol in sizes.items()}
     operands = [group.lhs, *(member.weight for member in group.members)]
+    operands += [group.norm.weight] if group.norm is not None and group.norm.weight is not None else []
     dtypes = [*(each.dtype for each in operands), *(member.dtype for member in group.members), "bf16", "fp32"]
     dtypes += [output.dtype for output in group.outputs]
     for epilogue in group.epilogues:

@@ -13,6 +13,16 @@ def x_of(group: Group) -> Tensor:
     return Tensor("x", group.lhs.bytes, "input", DTYPE_BYTES[group.lhs.dtype])
 
 
+def norm_weight(group: Group) -> tuple[Tensor, ...]:
+    return () if group.norm is None else operand_tensors("g", group.norm.weight)
+
+
+def norm_launch(group: Group) -> Launch:
+    """The norm in front as a kernel of its own, which writes what vendor GEMMs read: :func:`x_of` ``group.bare``."""
+    normed = replace(x_of(group.bare), kind="intermediate")
+    return Launch("pointwise", (replace(x_of(group), name="x.raw"), *norm_weight(group)), (normed,))
+
+
 def operand_tensors(label: str, *operands: Operand | None) -> tuple[Tensor, ...]:
     return tuple(
         Tensor(f"{label}.{i}", each.bytes, "weight", DTYPE_BYTES[each.dtype])
@@ -91,7 +101,7 @@ def main_tiles(
     """The launch of one main member with its branches: A is read inline, or the partial sums of the downs are."""
     member, branches = group.members[main], group.branches_of(main)
     body = body if branches else "inline"
-    reads = [x_of(group), *operand_tensors(f"w{main}", member.weight, member.bias)]
+    reads = [x_of(group), *norm_weight(group), *operand_tensors(f"w{main}", member.weight, member.bias)]
     writes = [result_tensor(group, main)]
     for branch in branches:
         down, up = group.members[branch.down], group.members[branch.up]
@@ -116,6 +126,8 @@ def main_tiles(
         ranks=tuple(rank_block(group, branch, tier) for branch in branches),
         slices=slices if body == "join" else 1,
         member=main,
+        normed=group.norm is not None,
+        weighted=bool(norm_weight(group)),
     )
 
 

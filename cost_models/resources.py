@@ -52,15 +52,16 @@ def accumulators(launch: Launch) -> float:
 
 def _accumulators(launch: Launch) -> float:
     """fp32 accumulator elements that one thread holds. A compensated sum (ieee) also holds what it lost and its next
-    step, and the operands of a product without tensor cores lie in registers."""
+    step, and the operands of a product without tensor cores lie in registers. Behind a norm there are squares too."""
     assert launch.pool is not None
     tile = launch.pool.tile
     width = launch.width
     if launch.body in ("inline", "down"):
         width += sum(rank.padded for rank in launch.ranks)
+    squares = tile.block_m * tile.block_k / (32 * tile.num_warps) if launch.normed else 0
     if tile.one_row:
-        return tile.block_k * width / (32 * tile.num_warps)
-    return tile.block_m * width * (UNIT_REGISTERS if launch.unit == "fp32" else 1) / (32 * tile.num_warps)
+        return squares + tile.block_k * width / (32 * tile.num_warps)
+    return squares + tile.block_m * width * (UNIT_REGISTERS if launch.unit == "fp32" else 1) / (32 * tile.num_warps)
 
 
 def step_bytes(launch: Launch, rows: int | None = None) -> int:
@@ -93,6 +94,9 @@ def _shared_bytes(launch: Launch, device: Device) -> int:
     loop = max(loop if launch.pool.joins_last else loop + beside, _joined_bytes(launch))
     if launch.body == "inline" and launch.unit == "tf32" and device.capability < 90:
         loop += tile.block_m * tile.block_k * launch.x_element  # X rounded for both products, once: Triton 3.8
+    if launch.normed:
+        loop += tile.block_m * tile.block_k * launch.x_element  # X with its columns scaled, for the MMA
+        loop += 4 * tile.block_m * tile.num_warps  # squares of a row, of each warp
     output = tile.block_m * columns(launch) * (4 if launch.body == "down" else launch.out_element)
     if tile.tma:
         return loop + output // tile.epilogue_subtiles + BARRIER_BYTES * (2 * launch.together - 1)

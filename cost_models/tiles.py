@@ -171,8 +171,12 @@ def l2_rate(tile: TileConfig, device: Device) -> float:
 
 
 def _mma_us(launch: Launch, steps: int, device: Device) -> float:
-    """Time that one tile takes on the arithmetic units of a multiprocessor, us."""
-    return steps * step_flops(launch) * device.multiprocessors / flops_rate(launch, device)
+    """Time that one tile takes on the arithmetic units of a multiprocessor, us; what a norm does to X comes before the
+    MMA that reads it."""
+    assert launch.pool is not None
+    norm = c.NORM_OPS * launch.pool.tile.block_m * launch.pool.tile.block_k if launch.normed else 0
+    ops = norm / (device.fp32_tflops * 1e6 / 2)  # one instruction is an addition and a multiplication
+    return steps * (step_flops(launch) / flops_rate(launch, device) + ops) * device.multiprocessors
 
 
 def step_flops(launch: Launch, most: Callable[[Any, Any], Any] = max) -> int:
@@ -219,7 +223,7 @@ def _chain_us(launch: Launch, steps: int, device: Device) -> float:
     step = c.LOAD_LATENCY_US / max(1, launch.pool.tile.num_stages - 1)
     if launch.unit == "tf32":
         step += c.ROUNDED_LOAD_US
-    elif launch.body == "inline" and _warp_level_hopper(launch, device):
+    elif launch.normed or (launch.body == "inline" and _warp_level_hopper(launch, device)):
         step += c.EXPOSED_LOAD_US
     if launch.pool.tile.one_row:
         return steps * c.ROW_STEP_US if launch.body == "down" else c.ROW_LATENCY_US

@@ -7,12 +7,23 @@ its strides (in elements) say how it lies. Nodes are named, not held: a group ca
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 from fusioncc.chain import Chain
 from fusioncc.operand import DTYPE_BYTES, EMITTED_DTYPES, Operand
 
-__all__ = ["DTYPE_BYTES", "EMITTED_DTYPES", "Branch", "Epilogue", "Group", "Member", "Operand", "Output", "Role"]
+__all__ = [
+    "DTYPE_BYTES",
+    "EMITTED_DTYPES",
+    "Branch",
+    "Epilogue",
+    "Group",
+    "Member",
+    "Norm",
+    "Operand",
+    "Output",
+    "Role",
+]
 Role = Literal["main", "down", "up"]
 
 
@@ -97,6 +108,22 @@ class Epilogue:
 
 
 @dataclass(frozen=True)
+class Norm:
+    """An RMSNorm in front of a group, which its tiles carry out: each row of ``normed``, the X of the graph, is
+    ``x * rsqrt(mean(x * x) + epsilon) * weight``, and what the group reads is ``x``.
+
+    The columns are scaled where the K loop reads them, and the rows behind it: ``(x * weight) @ W * rsqrt(...)``.
+    """
+
+    normed: Operand
+    epsilon: float
+    weight: Operand | None = None
+    """``[K]``."""
+    rounded: bool = False
+    """Whether the graph rounds to the dtype of X before the weight multiplies, and then again."""
+
+
+@dataclass(frozen=True)
 class Group:
     """n GEMMs that share ``lhs``. ``m`` is the number of rows, or a hint for it when ``m_symbol`` is not empty."""
 
@@ -111,13 +138,23 @@ class Group:
     """torch's float32 matmul precision setting at capture."""
     epilogues: tuple[Epilogue, ...] = ()
     """What tiles end with; a main member is in one at most."""
+    norm: Norm | None = None
+    """What tiles make of ``lhs`` before they multiply it."""
 
     @property
     def operands(self) -> tuple[Operand, ...]:
         """Every tensor that its kernels may read, X first, in a fixed order; a tensor with two uses is there twice."""
         given = [each for member in self.members for each in (member.weight, member.bias) if each is not None]
         scales = (scale for branch in self.branches for scale in branch.scale_tensors)
-        return (self.lhs, *given, *scales, *(each for epilogue in self.epilogues for each in epilogue.operands))
+        ends = (each for epilogue in self.epilogues for each in epilogue.operands)
+        columns = (self.norm.weight,) if self.norm is not None and self.norm.weight is not None else ()
+        return (self.lhs, *columns, *given, *scales, *ends)
+
+    @property
+    def bare(self) -> Self:
+        """The group without what its tiles begin and end with."""
+        lhs = self.lhs if self.norm is None else self.norm.normed
+        return replace(self, lhs=lhs, epilogues=(), norm=None)
 
     @property
     def m(self) -> int:
@@ -165,6 +202,10 @@ class Group:
         def anonymous(operand: Operand | None) -> Operand | None:
             return None if operand is None else replace(operand, node="")
 
+        norm = self.norm
+        if norm is not None:
+            norm = replace(norm, normed=replace(norm.normed, node=""), weight=anonymous(norm.weight))
+
         return replace(
             self,
             name="",
@@ -180,4 +221,5 @@ class Group:
             outputs=tuple(replace(output, node="") for output in self.outputs),
             m_symbol="M" if self.m_symbol else "",
             epilogues=tuple(each.signature() for each in self.epilogues),
+            norm=norm,
         )

@@ -27,6 +27,7 @@ from fusioncc.passes.find_regions import find_regions
 from fusioncc.passes.graph_memory import graph_memory
 from fusioncc.passes.insert_kernels import HOLDING, HeldBy, insert_kernels, insertion_of
 from fusioncc.passes.merge_rules import check_merge
+from fusioncc.passes.norm_groups import norm_groups
 from fusioncc.passes.pack_rules import check_packs
 from fusioncc.passes.plan_chains import plan_chains
 from fusioncc.passes.plan_groups import Known, Setting, is_made_for, plan_groups
@@ -101,7 +102,7 @@ def _otherwise_ended(one: Plan, other: Plan) -> frozenset[str]:
 
 
 def _draft(graph: fx.Graph, setting: Setting, form: str, apart: frozenset[str] = frozenset()) -> Drafted:
-    """One plan; tiles of groups that are named in ``apart`` end with nothing."""
+    """One plan; tiles of groups that are named in ``apart`` begin and end with nothing."""
     found = find(graph, setting.options)
     mark = fingerprint(found)
     given, packs = setting.given, setting.options.pack_weights
@@ -129,6 +130,7 @@ def _draft(graph: fx.Graph, setting: Setting, form: str, apart: frozenset[str] =
     if left_out or unmet:  # wishes count for what was chosen
         planned, unmet = plan_groups(tuple(each.group for each in planned), setting, refusals, known)
     ended = end_groups(graph, planned, found.covered, setting, refusals, apart)
+    ended = norm_groups(graph, ended, setting, refusals, apart)
     emitted = emit_groups(ended.groups, setting.options.on_error, setting.options.trace)
     rejections = found.rejections + left_out + unmet + ended.rejections + emitted.rejections
     notes = _notes(emitted.groups, setting)

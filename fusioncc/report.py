@@ -142,12 +142,21 @@ def listed(group: GroupPlan, mains: tuple[int, ...]) -> str:
 def member_shapes(group: GroupPlan) -> list[str]:
     """The shared LHS, for each main member its weight, bias and branches, with dtypes, and what tiles end with."""
     rows = f"{group.m_symbol} (planned for {group.m})" if group.m_symbol else str(group.m)
-    lines = [f"X [{rows}, {group.k}] {group.lhs.dtype}"]
+    lines = [f"X [{rows}, {group.k}] {group.lhs.dtype}{norm_of(group)}"]
     for index in group.mains:
         lines.append(
             " + ".join([weight_shape(group.members[index]), *(rank(group, b) for b in group.branches_of(index))])
         )
     return [*lines, *(f"{ops_of(each.chain)}: {ends_of(group, each)}" for each in group.epilogues)]
+
+
+def norm_of(group: GroupPlan) -> str:
+    """The norm that tiles carry out, behind the X that they read."""
+    norm = group.norm
+    if norm is None:
+        return ""
+    weight = "without a weight" if norm.weight is None else f"weight {norm.weight.dtype}"
+    return f", normed by the tiles (epsilon {norm.epsilon:g}, {weight})"
 
 
 def ends_of(group: GroupPlan, epilogue: Epilogue) -> str:

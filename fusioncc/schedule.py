@@ -104,6 +104,12 @@ def overwrites_x(tile: TileConfig, ranks: tuple[int, ...], *, main: bool = False
     return stored or (tile.swap_operands and (main or min(sides) < WARP_GROUP_ROWS))
 
 
+def squares_x(tile: TileConfig) -> bool:
+    """Whether something beside a warp-group MMA reads the X of a main tile in shared memory, as the squares of a norm
+    without a weight do: the loop would overwrite it, as above. With a weight the MMA reads what registers made of X."""
+    return not tile.one_row and (tile.block_n if tile.swap_operands else tile.block_m) >= WARP_GROUP_ROWS
+
+
 COMPENSATED_STEP = 32
 """Longest K step of a compensated fp32 product: the products of one step are one chain of additions. With 128 the
 result was twice as far from fp64 as the vendor GEMM's (H200, one row, K = 1000); with 32 it is as close."""

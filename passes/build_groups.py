@@ -45,7 +45,7 @@ class Built:
     ready: tuple[Ready, ...]
     rejections: tuple[Rejected, ...]
     endless: frozenset[str] = frozenset()
-    """Names of groups that did not build with what their tiles were to end with."""
+    """Names of groups that did not build with what their tiles were to begin or end with."""
 
 
 def build_groups(groups: tuple[GroupPlan, ...], modules: dict[str, EmittedModule], setting: Setting) -> Built:
@@ -68,11 +68,8 @@ def build_groups(groups: tuple[GroupPlan, ...], modules: dict[str, EmittedModule
         if isinstance(outcome, FusionError):
             if setting.options.on_error == "raise":
                 raise type(outcome)(f"{planned.name}: {outcome}") from outcome
-            left = (
-                "its chain stays apart"
-                if planned.epilogues and setting.given is None
-                else "the group is left as it was"
-            )
+            taken = "its chain" if planned.epilogues else "its norm" if planned.norm else ""
+            left = f"{taken} stays apart" if taken and setting.given is None else "the group is left as it was"
             warn(f"{planned.name}: {one_line(outcome)}; {left}")
             rejections.append(Rejected("build", planned.name, str(outcome)))
             done.append(as_library(planned, "the kernel did not build"))
@@ -85,7 +82,8 @@ def build_groups(groups: tuple[GroupPlan, ...], modules: dict[str, EmittedModule
         emitted = modules[planned.name] if final is planned else module_of(final, setting.options.trace)
         ready.append(Ready(final, emitted, load(emitted.name, emitted.source)))
         done.append(final)
-    lost = (before.name for before, after in zip(groups, done, strict=True) if before.epilogues and not after.epilogues)
+    pairs = zip(groups, done, strict=True)
+    lost = (each.name for each, left in pairs if (each.epilogues or each.norm) and not (left.epilogues or left.norm))
     return Built(tuple(done), tuple(ready), tuple(rejections), frozenset(lost))
 
 

@@ -10,9 +10,7 @@ from functools import cached_property, partial
 
 from torch import fx
 
-from fusioncc.autotune.pick import pick
 from fusioncc.chain import Chain
-from fusioncc.cost_models.chain_cost import chain_costs
 from fusioncc.decision import Rejected
 from fusioncc.errors import FusionError, PlanError
 from fusioncc.graph import CASTS, is_mutation
@@ -24,14 +22,13 @@ from fusioncc.passes.find_chains import find_chains, inputs_of
 from fusioncc.passes.find_rotations import Rotations, find_rotations, read_by
 from fusioncc.passes.plan_chains import chain_refusal, relaid
 from fusioncc.passes.plan_groups import WITHOUT_KERNEL, Known, Refusals, Setting, plan_groups
+from fusioncc.passes.predicted import LEAST_GAIN, compared, group_us, part_us
 from fusioncc.passes.read_chains import read_chain
 from fusioncc.passes.read_ops import is_fill
 from fusioncc.passes.read_rotations import Rotation
 from fusioncc.plan import GroupPlan
 from fusioncc.seam import one_line, translated, warn
 
-LEAST_GAIN = 0.02
-"""Part of the group's time that an end has to save: predictions are no closer."""
 Covered = dict[str, frozenset[fx.Node]]
 """By group the nodes that it covers."""
 
@@ -148,15 +145,7 @@ class _Ending:
         ``nodes`` of it, us. Inductor casts in whatever reads the value."""
         if self.setting.options.rest == "inductor" and all(node.target in CASTS for node in nodes):
             return 0.0
-
-        def us(chain: Chain) -> float:
-            return chain_costs(chain, self.setting.device)[1].us
-
-        rest = [node for node in whole if node not in nodes]
-        if not rest:
-            return us(head)
-        chain, without = (read_chain(each, self.order, "", self.rotated) for each in (whole, rest))
-        return us(chain) - us(without)
+        return part_us(head, nodes, whole, self.order, self.setting, self.rotated)
 
     def _guarded(self, at: int, attempt: Callable[[], None]) -> None:
         """An ``attempt`` to end the tiles of a group; where it fails the group goes without."""
@@ -229,21 +218,13 @@ class _Ending:
         ((planned,), _) = plan_groups((group,), setting, self.refusals, self.known)
         if planned.schedule.kind in WITHOUT_KERNEL:
             return Rejected("ends_tiles", first, f"products stay the vendor's, {planned.why}")
-        us, us_before = self._us(planned), self._us(before)
+        us, us_before = (group_us(each, self.setting) for each in (planned, before))
         if us is None or us_before is None:
             return Rejected("ends_tiles", first, f"nothing is predicted of {group.name}")
         saved = us_before + apart_us - us
-        compared = f"{abs(saved):.1f} us {'less' if saved > 0 else 'more'} than apart"
         if saved < LEAST_GAIN * us and given is None and self.setting.options.epilogues == "auto":
-            return Rejected("ends_tiles", first, f"products and chain are predicted to take {compared}")
-        return replace(planned, why=f"{planned.why}; ends with what follows, {compared}")
-
-    def _us(self, planned: GroupPlan) -> float | None:
-        """Predicted time of what was chosen; where that was measured, of what the model would have chosen."""
-        chosen = planned.schedule.kind
-        if self.setting.options.schedule == "auto" and self.setting.given is None:
-            chosen = pick(planned.candidates, planned.group).kind
-        return {each.kind: each.predicted_us for each in planned.candidates}.get(chosen)
+            return Rejected("ends_tiles", first, f"products and chain are predicted to take {compared(saved)}")
+        return replace(planned, why=f"{planned.why}; ends with what follows, {compared(saved)}")
 
     def _check_given(self, before: Sequence[GroupPlan], covered: Covered) -> None:
         """Groups whose ends are not those of the given plan are what they were ``before``, or the plan is refused."""

@@ -104,12 +104,12 @@ def plan_groups(
 
 
 def is_made_for(plan: Plan, groups: tuple[Group, ...], packs: bool) -> bool:
-    """Whether a plan was made for these groups, with whatever end. Where weights are packed, they may lie in another
-    layout by now than the plan knows."""
+    """Whether a plan was made for these groups, with whatever end or norm. Where weights are packed, they may lie in
+    another layout by now than the plan knows."""
     alike = laid_out_alike if packs else Group.signature
 
     def seen(group: Group) -> Group:
-        return alike(replace(group, epilogues=())).signature()
+        return alike(group.bare).signature()
 
     return [seen(each.group) for each in plan.groups] == [seen(each) for each in groups]
 
@@ -144,10 +144,10 @@ def _plan(group: Group, position: int, setting: Setting, refusals: Refusals) -> 
 
 
 def as_library(planned: GroupPlan, why: str) -> GroupPlan:
-    """The group left as it was, because of ``why``, and so what stands behind it."""
-    before = footprint(replace(planned.group, epilogues=()), LIBRARY)
-    left = replace(planned, schedule=LIBRARY, why=why, tier="eager", kernel="", insertion="")
-    return replace(left, epilogues=(), before=before, after=before)
+    """The group left as it was, because of ``why``, and so what stands behind it and in front."""
+    before = footprint(planned.group.bare, LIBRARY)
+    left = replace(planned.bare, schedule=LIBRARY, why=why, tier="eager", kernel="", insertion="")
+    return replace(left, before=before, after=before)
 
 
 def tier_of(schedule: Schedule, options: Options) -> str:

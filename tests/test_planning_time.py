@@ -99,7 +99,7 @@ def test_32_layers_are_planned_in_under_a_second(graph: fx.Graph) -> None:
     its faster and slower seconds: all of it is done in turns, and the fastest turn counts."""
     setting = Setting(Options(), get_device("h200"), Accepted("runnable", ("offline",)))
     ended = replace(setting, options=Options(chains="never"))
-    groups_alone = replace(setting, options=Options(chains="never", epilogues="never"))
+    groups_alone = replace(setting, options=Options(chains="never", epilogues="never", norms="never"))
     found = find(graph, setting.options)
     forget()
     plan = draft(graph, setting).plan

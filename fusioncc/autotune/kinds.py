@@ -22,6 +22,8 @@ from fusioncc.schedule import MAX_RANK, Pool, TileConfig
 NO_BRANCH = "no low-rank branch to join"
 VENDOR_ENDS = "a vendor GEMM stores its product: its tiles end with no epilogue"
 ADDED_LATER = "a branch is added in a launch of its own, whose tiles end with no epilogue"
+NORMED_APART = "a vendor GEMM reads its X from memory: a norm in front has to write it"
+NORMED_WHOLE = "a norm in front needs whole rows, of which a down tile sums slices and a main tile none"
 BATCHED = "batched members have no emitted form yet"
 
 
@@ -39,9 +41,11 @@ class Kind:
 
 def bundles(group: Group) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """Ways to divide the main members into launches: all in one, those with a branch in one, those one by one, but for
-    members that end together. What is in no launch stays with the vendor library, and ends with nothing."""
+    members that end together. What is in no launch stays with the vendor library: it ends with nothing, and reads an X
+    that is written."""
     ways = dict.fromkeys([(group.mains,), (group.joined,), group.together(group.joined)])
     ended = [set(epilogue.mains) for epilogue in group.epilogues]
+    ended += [{main} for main in group.mains if group.norm is not None]
     return tuple(way for way in ways if all(any(mains <= {*launch} for launch in way) for mains in ended))
 
 
@@ -51,16 +55,20 @@ def _never(group: Group) -> str:
 
 def _whole(illegal: Callable[[Group], str]) -> Callable[[Group], str]:
     """The same for a kind whose products are a vendor GEMM's."""
-    return lambda group: illegal(group) or (VENDOR_ENDS if group.epilogues else "")
+    return lambda group: illegal(group) or (VENDOR_ENDS if group.epilogues else NORMED_APART if group.norm else "")
 
 
 def _side_by_side(group: Group) -> str:
     joined = any(group.branches_of(main) for epilogue in group.epilogues for main in epilogue.mains)
-    return _no_tile(group) or (ADDED_LATER if joined else "")
+    return _no_tile(group) or (ADDED_LATER if joined else NORMED_WHOLE if group.norm and group.branches else "")
 
 
 def _batched(group: Group) -> str:
     return BATCHED if any(member.batch > 1 for member in group.members) else ""
+
+
+def _no_slices(group: Group) -> str:
+    return _no_form(group) or (NORMED_WHOLE if group.norm else "")
 
 
 def _too_wide(group: Group) -> str:
@@ -131,9 +139,9 @@ KINDS: dict[str, Kind] = {
         Kind("streams", _whole(lambda group: _no_tile(group) or streams_illegal(group)), streams_ways),
         Kind("concat", _side_by_side, partial(side_by_side_ways, uniform=True)),
         Kind("horizontal", _side_by_side, partial(side_by_side_ways, uniform=False)),
-        Kind("split", _no_form, _split_ways),
+        Kind("split", _no_slices, _split_ways),
         Kind("inline", _no_form, _inline_ways),
-        Kind("two_pool", _no_form, two_pool_ways, settled),
+        Kind("two_pool", _no_slices, two_pool_ways, settled),
         Kind("packed", _whole(packing.refusal), lambda group, device: ()),
         Kind("k_concat", _whole(lambda group: packing.concat_refusal(group) or _too_wide(group)), _concat_ways),
         Kind("merged", _whole(_no_merging), lambda group, device: ()),

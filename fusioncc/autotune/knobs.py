@@ -7,7 +7,7 @@ from itertools import product
 from fusioncc.cost_models.launch import Launch
 from fusioncc.cost_models.resources import accumulators, shared_bytes
 from fusioncc.device import Device
-from fusioncc.schedule import COMPENSATED_STEP, MAX_RANK, Pool, TileConfig, overwrites_x
+from fusioncc.schedule import COMPENSATED_STEP, MAX_RANK, Pool, TileConfig, overwrites_x, squares_x
 
 BLOCK_M = (16, 32, 64, 128, 256)
 BLOCK_N = (16, 32, 64, 128, 256)
@@ -177,6 +177,8 @@ def prune(launch: Launch, device: Device) -> str:
         ranks = () if part.body == "join" else tuple(rank.padded for rank in part.ranks)
         if overwrites_x(part.pool.tile, ranks, main=part.body == "inline"):
             return "a loop that overwrites X while a warp-group MMA reads it (Triton 3.6)"
+        if part.normed and not part.weighted and squares_x(part.pool.tile):
+            return "squares of X beside a warp-group MMA that reads it"
         if part.body == "join" and part.pool.tile.one_row and accumulators(part) > ROW_ACCUMULATORS[1]:
             return (
                 f"more than {ROW_ACCUMULATORS[1]} accumulators a thread of one row with a join (slower where measured)"

@@ -29,7 +29,7 @@ MAIN_SPLITS = (2, 4, 8)
 def side_by_side_ways(group: Group, device: Device, *, uniform: bool) -> tuple[tuple[Step, ...], ...]:
     """The products, then the joins where there are branches; for few rows also with K of every main member split."""
     whole = _way(group, device, group.joined, (1,), uniform)
-    few = group.m <= knobs.FEW_ROWS and not group.m_symbol and not group.epilogues
+    few = group.m <= knobs.FEW_ROWS and not group.m_symbol and not group.epilogues and not group.norm
     return (whole, _way(group, device, group.mains, MAIN_SPLITS, uniform)) if few else (whole,)
 
 

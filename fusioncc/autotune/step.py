@@ -23,7 +23,7 @@ class Step:
 
 def tma_workers(group: Group, mains: tuple[int, ...], device: Device) -> int:
     """Programs of a persistent pool, one a multiprocessor; 0 where a member has no TMA form on ``device``."""
-    tma = device.capability >= TMA_CAPABILITY and not any(refusal(group, main) for main in mains)
+    tma = device.capability >= TMA_CAPABILITY and group.norm is None and not any(refusal(group, main) for main in mains)
     return device.multiprocessors if tma else 0
 
 

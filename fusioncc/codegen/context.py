@@ -37,6 +37,11 @@ class Context:
         """What tiles of the emitted main members end with."""
         return tuple(each for each in self.group.epilogues if set(each.mains) <= set(self.mains))
 
+    @property
+    def left(self) -> str:
+        """What the products multiply, in words and in eager."""
+        return "x" if self.group.norm is None else "xn"
+
     def is_stored(self, main: int) -> bool:
         """Whether the output of a main member is written as it is."""
         epilogue = self.group.epilogue_of(main)
@@ -86,6 +91,7 @@ class Context:
                 names.setdefault(operand, name)
 
         add(self.group.lhs, "x")
+        add(None if self.group.norm is None else self.group.norm.weight, "g")
         for main in self.mains:
             member, tail = self.member(main), self.tail(main, self.mains)
             if not self.concat:

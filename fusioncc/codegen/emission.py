@@ -9,6 +9,7 @@ from fusioncc.codegen.group_rules import require_group
 from fusioncc.codegen.kernel import Kernel
 from fusioncc.codegen.launch import Buffer, EmittedModule
 from fusioncc.codegen.module import Module
+from fusioncc.codegen.norm_rules import require_norm
 from fusioncc.codegen.pool_rules import require_pools
 from fusioncc.codegen.precision import TIERS
 from fusioncc.codegen.trace import traced
@@ -68,6 +69,7 @@ def check(group: Group, schedule: Schedule, tier: str) -> Context:
     if not context.mains:
         raise EmissionError(f"schedule {schedule.kind!r} lists no main member of the group")
     require_epilogues(context)
+    require_norm(context, schedule)
     require_pools(context, schedule)
     KINDS[schedule.kind].require(context, schedule)
     require_group(context)

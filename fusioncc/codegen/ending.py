@@ -12,7 +12,7 @@ from fusioncc.codegen.main_tile import MainTile
 from fusioncc.codegen.tile import Axis, Tile
 from fusioncc.group import Epilogue, Operand
 
-NAMES = ("a", "b", "k", "m", "n", "out", "product", "w", "x", "y")
+NAMES = ("a", "b", "g", "k", "m", "n", "out", "product", "rstd", "squares", "w", "wide", "x", "y")
 """Stems of what kernels call their own; with a number behind as well."""
 
 

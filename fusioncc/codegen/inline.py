@@ -6,6 +6,7 @@ from fusioncc.codegen.ending import Ending
 from fusioncc.codegen.kernel import Kernel, Part, part, total
 from fusioncc.codegen.low_rank import LowRankTile, rank_vectors
 from fusioncc.codegen.main_tile import MainTile, low_ranks_of, main_tiles, operand_tiles
+from fusioncc.codegen.norm import RowNorm
 from fusioncc.codegen.pool_rules import require_branches, require_roles
 from fusioncc.errors import EmissionError
 from fusioncc.schedule import Pool, Schedule, overwrites_x, padded_rank
@@ -36,21 +37,23 @@ def kernels(context: Context, schedule: Schedule) -> list[Kernel]:
 
 def inline_main(context: Context, pool: Pool, mains: tuple[int, ...]) -> Kernel:
     """``X`` is read once; the low-rank product costs RP / BLOCK_N more arithmetic. A member without a branch is a plain
-    GEMM."""
+    GEMM. Where ``X`` is normed, every product has its rows scaled behind the loop."""
     tiles = main_tiles(context, pool, mains)
     first, lows = tiles[0], low_ranks_of(tiles)
     a_tiles = [low_rank.a_tile(first.loop.axis, first.loop.bounds) for low_rank in lows]
     operands = operand_tiles(tiles)
     sums: tuple[MainTile | LowRankTile, ...] = (*tiles, *lows)
-    ending = Ending(tiles)
+    ending, norm = Ending(tiles), RowNorm(first)
     body = (
         first.vectors()
         + rank_vectors(lows)
         + part("")
         + first.loop.starts(*operands, *a_tiles)
         + total([each.zero() for each in sums])
-        + first.loop.run([*operands, *a_tiles], [each.accumulate() for each in sums])
+        + norm.zero()
+        + first.loop.run([*operands, *a_tiles], [norm.step(), *(each.accumulate() for each in sums)])
         + total([each.settled() for each in sums])
+        + norm.scaled(*(tile.acc for tile in tiles), *(low_rank.y for low_rank in lows))
         + _joins(tiles)
         + part("")
         + ending.body

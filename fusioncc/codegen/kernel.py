@@ -18,7 +18,20 @@ KINDS = ("local", "operand", "buffer", "trace", "rows", "constexpr")
 constants."""
 SIDES = ("BLOCK_M", "BLOCK_N", "BLOCK_K")
 WALK = ("GROUP_M", ".*WORKERS", "LATE", "CHUNK", "PRODUCT_SLICES", "K_.*")
-CONSTANTS = ("N", "K", r"R\d*", r"RP\d*", r"Z\d*_[MN]", "HEAD", "XY_.*", r".*_STRIDE.*", r".*SCALE\d*", *WALK, *SIDES)
+CONSTANTS = (
+    "N",
+    "K",
+    r"R\d*",
+    r"RP\d*",
+    r"Z\d*_[MN]",
+    "HEAD",
+    "EPSILON",
+    "XY_.*",
+    r".*_STRIDE.*",
+    r".*SCALE\d*",
+    *WALK,
+    *SIDES,
+)
 """Order of the constants: sizes, strides, factors, tiling. ``_0`` at the end of a name counts for nothing."""
 
 

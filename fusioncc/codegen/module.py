@@ -130,6 +130,7 @@ class Module:
         lines = [f'"""{self.name}: schedule {self.schedule.kind}, tier {self.context.tier}.', ""]
         names = self.context.names()
         lines.append(f"    x        [{rows}, {group.k}] {_layout(group.lhs)}")
+        lines += self._normed()
         for main in self.context.mains:
             member = self.context.member(main)
             output = self.context.output(main)
@@ -153,6 +154,15 @@ class Module:
             lines += paragraph(_tile_words(kernel), first=f"    {name}: ", rest="        ")
         lines += () if self.fork is None else self.fork.header(self._function_names())
         return (*lines, "", *paragraph(f"Why this schedule: {self.why}"), '"""')
+
+    def _normed(self) -> list[str]:
+        """What is made of x before it is multiplied."""
+        group, norm = self.context.group, self.context.group.norm
+        if norm is None:
+            return []
+        weight = [] if norm.weight is None else [f"    g        {list(norm.weight.shape)} {_layout(norm.weight)}"]
+        made = f"x * rsqrt(mean(x * x) + {norm.epsilon!r})" + " * g" * bool(weight)
+        return [*weight, f"    xn       [{M}, {group.k}] in registers = {made}"]
 
     def _ended(self, epilogue: Epilogue) -> list[str]:
         """What the tiles of some members end with."""
@@ -210,11 +220,12 @@ def _layout(operand: Operand) -> str:
 
 def _formula(context: Context, main: int) -> str:
     names, member = context.names(), context.member(main)
-    terms = [f"x @ {names[member.weight]}"] + ([] if member.bias is None else [names[member.bias]])
+    x = context.left
+    terms = [f"{x} @ {names[member.weight]}"] + ([] if member.bias is None else [names[member.bias]])
     for branch in context.group.branches_of(main):
         down, up = context.member(branch.down), context.member(branch.up)
         b, scales = names[up.weight], [names[scale] for scale in branch.scale_tensors]
-        terms.append(_scaled(branch.scale, *scales, f"(x @ {names[down.weight]}) @ {b}"))
+        terms.append(_scaled(branch.scale, *scales, f"({x} @ {names[down.weight]}) @ {b}"))
         if down.bias is not None:
             terms.append(_scaled(down.bias_scale, f"{names[down.bias]} @ {b}"))
         if up.bias is not None:

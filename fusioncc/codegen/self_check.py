@@ -132,17 +132,18 @@ class SelfCheck:
     def _main_eager(self) -> tuple[str, ...]:
         names = self.context.names()
         body = ['"""The same sums, one operation after another; from fp64 operands it is the reference."""']
-        lhs = self.context.group.lhs.dtype
+        left, lhs = self.context.left, self.context.group.lhs.dtype
+        body += self._normed()
         products: dict[int, str] = {}
         for main in self.context.mains:
             member, output = self.context.member(main), self.context.output(main)
-            value = self._product("x", member.weight, lhs)
+            value = self._product(left, member.weight, lhs)
             terms = [value if member.bias is None else f"{value} + {names[member.bias]}"]
             for branch in self.context.group.branches_of(main):
                 down = self.context.member(branch.down).weight
                 if branch.down not in products:
                     products[branch.down] = self._y(branch)
-                    body.append(f"{products[branch.down]} = {self._product('x', down, lhs)}")
+                    body.append(f"{products[branch.down]} = {self._product(left, down, lhs)}")
                 terms.append(self._up(branch, products[branch.down]))
             body.append(f"{output.name} = {' + '.join(terms)}")
         for epilogue in self.context.epilogues:
@@ -153,6 +154,18 @@ class SelfCheck:
         ]
         body.append(returned(results))
         return (*call("def eager", list(names.values()), ":", depth=0), *indented(body))
+
+    def _normed(self) -> list[str]:
+        """The norm, rounded as the graph does."""
+        norm = self.context.group.norm
+        if norm is None:
+            return []
+        scaled = f"wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + {norm.epsilon!r})"
+        scaled = f"({scaled}).to(x.dtype)" if norm.rounded else scaled
+        return [
+            "wide = x.to(torch.promote_types(x.dtype, torch.float32))",
+            f"xn = ({scaled}{' * g' * (norm.weight is not None)}).to(x.dtype)",
+        ]
 
     def _ended(self, epilogue: Epilogue) -> tuple[str, ...]:
         """The ops of an epilogue, one after another."""
@@ -270,6 +283,8 @@ class SelfCheck:
         """Shape in the module's own sizes, standard deviation and mean of each operand: every term counts as much."""
         group = self.context.group
         drawn: dict[Operand, tuple[str, float, float]] = {group.lhs: ("(M, K)", 1.0, 0.0)}
+        if group.norm is not None and group.norm.weight is not None:
+            drawn[group.norm.weight] = ("(K,)", 0.2, 1.0)
         for main in self.context.mains:
             member, n = self.context.member(main), self._n(main)
             drawn.setdefault(member.weight, (f"(K, {n})", group.k**-0.5, 0.0))

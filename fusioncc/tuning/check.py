@@ -58,6 +58,8 @@ def _is_group(group: Group) -> bool:
     operands = (group.lhs, *(member.weight for member in group.members))
     indices = [index for branch in group.branches for index in (branch.main, branch.down, branch.up)]
     matrices = all(len(operand.shape) == len(operand.strides) == 2 for operand in operands)
+    norm = group.norm
+    matrices = matrices and (norm is None or norm.weight is None or len(norm.weight.strides) == 1)
     return matrices and bool(group.mains) and all(0 <= index < len(group.members) for index in indices)
 
 

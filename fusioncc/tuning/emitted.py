@@ -62,9 +62,11 @@ def named(group: Group) -> Group:
     def end(epilogue: Epilogue) -> Epilogue:
         return replace(epilogue, chain=replace(epilogue.chain, inputs=tuple(map(name, epilogue.chain.inputs))))
 
+    norm = group.norm
     return replace(
         group,
         lhs=name(group.lhs),
+        norm=norm and replace(norm, normed=name(norm.normed), weight=name_if(norm.weight)),
         members=tuple(
             replace(member, weight=name(member.weight), bias=name_if(member.bias)) for member in group.members
         ),

@@ -20,6 +20,7 @@ from tests.codegen.cases import (
     two_pool,
 )
 from tests.codegen.epilogue_cases import epilogues
+from tests.codegen.norm_cases import norms
 
 
 def golden() -> dict[str, tuple[Group, Schedule, str]]:
@@ -120,4 +121,5 @@ def golden() -> dict[str, tuple[Group, Schedule, str]]:
         ),
         "split_saved": (saved, split(saved, wide, down), "fp32"),
         **epilogues(),
+        **norms(),
     }

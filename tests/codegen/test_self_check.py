@@ -17,6 +17,7 @@ from fusioncc.runtime.load import load
 from tests.codegen.cases import Main, group
 from tests.codegen.epilogue_cases import ended, rotary
 from tests.codegen.golden_cases import golden
+from tests.codegen.norm_cases import norms
 from tests.shown import one_of_each
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -28,12 +29,17 @@ MUTATIONS: dict[str, tuple[str, Callable[[re.Match[str]], str]]] = {
     "scale": (r"\bSCALE\d*=([-\d.]+)", lambda found: f"{found[0]} * 1.05"),
     "rotation": (r"join\(hi \* -1\.0, lo\)", lambda found: "join(hi, lo)"),
     "repetition": (r"\bZ0_N=[\w.\[\]]+", lambda found: f"{found[0]} // 2"),
+    "norm": (r" / K \+ EPSILON", lambda found: " / K * 1.1 + EPSILON"),
+    "squares": (r"squares \+= (\w+) \* \w+", lambda found: f"squares = {found[1]} * {found[1]}"),
+    "weight": (r"= \(?(?:wide|x) \* g\[", lambda found: f"{found[0][:-2]}1.1 * g["),
 }
 """Name -> pattern of the place, and what to write there. The interpreter follows any address, so no mutation may lead
 out of the operands or of the guards around the buffers."""
 NOT_INTERPRETED = {"inline_int8", "inline_residual"}
 """Modules that call libdevice, which the interpreter does not have, or read a tensor of no dimension, which kernels
 round to the dtype of their operands and eager only on a card."""
+PLAIN = {"horizontal_rotary", "horizontal_norm_unweighted"}
+"""Modules of ``horizontal`` without a branch."""
 WITHOUT = {
     "down offset": {
         name
@@ -41,20 +47,24 @@ WITHOUT = {
         if not name.startswith(("split", "two_pool", "horizontal", "streams_lora", "streams_bundle"))
         and name != "inline_ragged"
     }
-    | {"horizontal_rotary"},
-    "scale": {name for name in golden() if name.startswith("concat")} | {"streams_plain", "horizontal_rotary"},
+    | PLAIN,
+    "scale": {name for name in golden() if name.startswith("concat")} | {"streams_plain"} | PLAIN,
     "store offset": {"streams_plain"},
     "stride": {name for name in golden() if name.startswith(("streams", "k_concat"))},
     "vendor product": {name for name in golden() if not name.startswith("streams")},
     "rotation": {name for name in golden() if "rotary" not in name},
     "repetition": {name for name in golden() if "rotary" not in name},
+    "norm": set(golden()) - set(norms()),
+    "squares": set(golden()) - set(norms()),
+    "weight": set(golden()) - {name for name, (value, _, _) in norms().items() if value.norm and value.norm.weight},
 }
 """Modules that have no such place: most ``inline`` kernels write no down product; mains of ``streams`` and ``k_concat``
 are the vendor's."""
 
 
 @pytest.mark.parametrize(
-    "name", one_of_each(golden(), lambda name: (name.split("_")[0], "tma" in name, "swiglu" in name))
+    "name",
+    one_of_each(golden(), lambda name: (name.split("_")[0], *(each in name for each in ("tma", "swiglu", "norm")))),
 )
 def test_right_as_emitted(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with contextlib.suppress(SystemExit):

@@ -104,9 +104,14 @@ def other_layer(value: Group) -> Group:
         replace(each, chain=replace(each.chain, inputs=tuple(map(renamed, each.chain.inputs))))
         for each in value.epilogues
     )
+    norm = value.norm
+    if norm is not None:
+        weight = None if norm.weight is None else renamed(norm.weight)
+        norm = replace(norm, normed=renamed(norm.normed), weight=weight)
     return replace(
         value,
         name="layers_1",
+        norm=norm,
         epilogues=epilogues,
         lhs=renamed(value.lhs),
         members=members,

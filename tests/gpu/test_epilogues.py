@@ -11,13 +11,14 @@ from torch.nn import functional as f
 
 import fusioncc
 from tests.codegen.epilogue_cases import epilogues
+from tests.codegen.norm_cases import norms
 
 GOLDEN = Path(__file__).parents[1] / "codegen" / "golden"
 K, R = 512, 16
 Members = list[tuple[torch.Tensor, ...]]
 
 
-@pytest.mark.parametrize("name", epilogues())
+@pytest.mark.parametrize("name", [*epilogues(), *norms()])
 def test_golden_modules_check_themselves(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(GOLDEN / f"{name}.py"), run_name="__main__")
     assert f"{name}: right for M=" in capsys.readouterr().out

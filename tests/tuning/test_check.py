@@ -22,7 +22,7 @@ from fusioncc.tuning.entry import Measured
 from fusioncc.tuning.form import SCHEMA, to_bytes
 from fusioncc.tuning.space import require_selectable
 from tests.tuning.entries import DEVICE, GROUP, entry, key, lines_of, schedule
-from tests.tuning.test_key import ENDED, RELU, leaves
+from tests.tuning.test_key import ENDED, NORMED, RELU, leaves
 
 CODE = "__import__('os').system('id')"
 PATHS = ("../../../../etc/passwd", "/etc/passwd", "x\0.json", "..\\..\\x", "a\nb", "\x1b[2J")
@@ -237,6 +237,15 @@ def test_constants_of_an_epilogue(constant: str) -> None:
 def test_what_is_no_constant_is_refused(constant: str) -> None:
     with pytest.raises(TuningError):
         require_sane(entry(key=key(ending(constant))))
+
+
+def test_a_group_behind_a_norm_has_a_weight_that_is_a_vector() -> None:
+    require_sane(entry(key=key(NORMED)))
+    require_sane(entry(key=key(replace(NORMED, norm=replace(NORMED.norm, weight=None)))))
+    matrix = replace(NORMED.norm.weight, shape=(1, NORMED.k), strides=(NORMED.k, 1))
+    for norm in (replace(NORMED.norm, weight=matrix), replace(NORMED.norm, epsilon=math.inf)):
+        with pytest.raises(TuningError):
+            require_sane(entry(key=key(replace(NORMED, norm=norm))))
 
 
 def ending(constant: str) -> Any:

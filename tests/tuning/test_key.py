@@ -14,7 +14,7 @@ from fusioncc.autotune.layer_times import Layer
 from fusioncc.chain import Argument, Chain, Op, Result
 from fusioncc.config import Options
 from fusioncc.device import get_device
-from fusioncc.group import Epilogue, Group
+from fusioncc.group import Epilogue, Group, Norm
 from fusioncc.operand import Operand
 from fusioncc.tuning.database import Database
 from fusioncc.tuning.key import Key, Versions, key_of
@@ -28,6 +28,7 @@ RELU = Chain(
     (Result(1, "r", (512, 1)),),
 )
 ENDED = replace(GROUP, epilogues=(Epilogue((0,), RELU),))
+NORMED = replace(GROUP, norm=Norm(GROUP.lhs, 1e-6, Operand("", (GROUP.k,), (1,), "bf16")))
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -57,9 +58,9 @@ def with_leaf(builtins: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 def test_every_leaf_of_a_key_is_in_its_digest() -> None:
-    """Sizes, strides, dtypes, biases, scales, ends, tier, card, versions and options, whatever there is of them."""
+    """Sizes, strides, dtypes, biases, scales, norm, ends, tier, card, versions and options, all there is of them."""
     biased = [replace(member, bias=Operand("", (member.n,), (1,), "fp32")) for member in ENDED.members]
-    whole = key(replace(ENDED, members=tuple(biased)), max_peak_increase=5)
+    whole = key(replace(ENDED, members=tuple(biased), norm=NORMED.norm), max_peak_increase=5)
     builtins = msgspec.to_builtins(whole)
     found = dict(leaves(builtins))
     assert len(found) > 100
@@ -78,6 +79,7 @@ def test_every_leaf_of_a_key_is_in_its_digest() -> None:
         key(replace(GROUP, lhs=replace(GROUP.lhs, strides=(512, 1)))),
         key(replace(GROUP, lhs=replace(GROUP.lhs, aligned=False))),
         key(ENDED),
+        key(NORMED),
         key(numerics="relaxed"),
         key(card="NVIDIA H200 NVL"),
         key(card=""),

@@ -1,0 +1,249 @@
+"""horizontal_norm_unweighted: schedule horizontal, tier fp32.
+
+    x        [48, 200] bf16, strides (200, 1)
+    xn       [M, 200] in registers = x * rsqrt(mean(x * x) + 1e-06)
+    w_0      [200, 192] bf16, strides (1, 200)
+    out_0    [M, 192] bf16 = xn @ w_0
+    w_1      [200, 64] bf16, strides (1, 200)
+    out_1    [M, 64] bf16 = xn @ w_1
+
+    mains_0: tile 32x64x32 and 32x32x32, 3 + 2 programs for a block of rows, 4 warps, 2 stages
+
+Why this schedule: A golden file.
+"""
+
+import math
+import os
+import sys
+
+import torch
+
+if __name__ == "__main__" and not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def main_tile_0(
+    tile,
+    x_ptr,
+    w_ptr,
+    out_ptr,
+    M,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    EPSILON: tl.constexpr,
+    X_STRIDE_M: tl.constexpr,
+    X_STRIDE_K: tl.constexpr,
+    W_STRIDE_K: tl.constexpr,
+    W_STRIDE_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    row_blocks = tl.cdiv(M, BLOCK_M)
+    row_block = tile % row_blocks
+    col_block = tile // row_blocks
+    rows = row_block * BLOCK_M + tl.arange(0, BLOCK_M)
+    safe_rows = rows % M
+    cols = col_block * BLOCK_N + tl.arange(0, BLOCK_N)
+    ks = tl.arange(0, BLOCK_K)
+
+    x_tile = x_ptr + safe_rows[:, None] * X_STRIDE_M + ks[None, :] * X_STRIDE_K
+    w_tile = w_ptr + ks[:, None] * W_STRIDE_K + cols[None, :] * W_STRIDE_N
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    squares = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
+    for k in range(0, K, BLOCK_K):
+        x = tl.load(x_tile, mask=ks[None, :] < K - k, other=0.0)
+        w = tl.load(w_tile, mask=ks[:, None] < K - k, other=0.0)
+        wide = x.to(tl.float32)
+        squares += wide * wide
+        acc = tl.dot(x, w, acc)
+        x_tile += BLOCK_K * X_STRIDE_K
+        w_tile += BLOCK_K * W_STRIDE_K
+
+    # The norm scales the rows of X, which is to scale the rows of its products.
+    rstd = tl.rsqrt(tl.sum(squares, 1) / K + EPSILON)
+    acc *= rstd[:, None]
+
+    out_tile = out_ptr + rows[:, None] * N + cols[None, :]
+    tl.store(out_tile, acc.to(out_ptr.dtype.element_ty), mask=rows[:, None] < M)
+
+
+@triton.jit
+def mains_0(
+    x_ptr,
+    w_0_ptr,
+    w_1_ptr,
+    out_0_ptr,
+    out_1_ptr,
+    M,
+    N_0: tl.constexpr,
+    N_1: tl.constexpr,
+    K: tl.constexpr,
+    EPSILON: tl.constexpr,
+    X_STRIDE_M: tl.constexpr,
+    X_STRIDE_K: tl.constexpr,
+    W_STRIDE_K: tl.constexpr,
+    W_STRIDE_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N_0: tl.constexpr,
+    BLOCK_N_1: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    end_0 = tl.cdiv(M, BLOCK_M) * tl.cdiv(N_0, BLOCK_N_0)
+    tile = tl.program_id(0)
+    # No else: Triton gives the operand tiles of an if and of its else shared memory of their own.
+    if tile < end_0:
+        main_tile_0(
+            tile,
+            x_ptr,
+            w_0_ptr,
+            out_0_ptr,
+            M,
+            N_0,
+            K,
+            EPSILON,
+            X_STRIDE_M,
+            X_STRIDE_K,
+            W_STRIDE_K,
+            W_STRIDE_N,
+            BLOCK_M,
+            BLOCK_N_0,
+            BLOCK_K,
+        )
+    if end_0 <= tile:
+        main_tile_0(
+            tile - end_0,
+            x_ptr,
+            w_1_ptr,
+            out_1_ptr,
+            M,
+            N_1,
+            K,
+            EPSILON,
+            X_STRIDE_M,
+            X_STRIDE_K,
+            W_STRIDE_K,
+            W_STRIDE_N,
+            BLOCK_M,
+            BLOCK_N_1,
+            BLOCK_K,
+        )
+
+
+def launch(x, w_0, w_1, empty=torch.empty):
+    """out_0, out_1 from tensors in the shapes of the header ([K, N] for weights); ``empty`` allocates."""
+    m = x.shape[0]
+    out_0 = empty((m, w_0.shape[1]), dtype=x.dtype, device=x.device)
+    out_1 = empty((m, w_1.shape[1]), dtype=x.dtype, device=x.device)
+    tiles = triton.cdiv(m, 32) * triton.cdiv(w_0.shape[1], 64)
+    tiles += triton.cdiv(m, 32) * triton.cdiv(w_1.shape[1], 32)
+    mains_0[(tiles,)](
+        x_ptr=x,
+        w_0_ptr=w_0,
+        w_1_ptr=w_1,
+        out_0_ptr=out_0,
+        out_1_ptr=out_1,
+        M=m,
+        N_0=w_0.shape[1],
+        N_1=w_1.shape[1],
+        K=x.shape[1],
+        EPSILON=1e-06,
+        X_STRIDE_M=x.stride(0),
+        X_STRIDE_K=x.stride(1),
+        W_STRIDE_K=w_0.stride(0),
+        W_STRIDE_N=w_0.stride(1),
+        BLOCK_M=32,
+        BLOCK_N_0=64,
+        BLOCK_N_1=32,
+        BLOCK_K=32,
+        num_warps=4,
+        num_stages=2,
+    )
+    return out_0, out_1
+
+
+def eager(x, w_0, w_1):
+    """The same sums, one operation after another; from fp64 operands it is the reference."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    xn = (wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + 1e-06)).to(x.dtype)
+    out_0 = xn @ w_0
+    out_1 = xn @ w_1
+    return out_0, out_1
+
+
+NAME = "horizontal_norm_unweighted"
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+HALF = torch.bfloat16 if CUDA else torch.float16  # the interpreter's bf16 dot is wrong
+M, K, N_0, N_1 = 48, 200, 192, 64
+if not CUDA:  # the interpreter is slow: a few tiles and the same tails
+    M, K, N_0, N_1 = 48, 72, 128, 64
+OPERANDS = (  # shape, strides, dtype, standard deviation, mean
+    ((M, K), (200, 1), HALF, 1, 0.0),  # x
+    ((K, N_0), (1, 200), HALF, 0.07071, 0.0),  # w_0
+    ((K, N_1), (1, 200), HALF, 0.07071, 0.0),  # w_1
+)
+RESULTS = ("out_0", "out_1")
+RMS_LIMIT, MAX_LIMIT = 1.1, 3.0  # of eager's own error
+GUARD = 4096  # elements around each buffer
+SIZES = f"M={M}, K={K}, N_0={N_0}, N_1={N_1}"
+SETS = 16
+
+
+def draw(seed):
+    """Random operands; M, K and N may be smaller than in the group, the strides are the group's own."""
+    generator = torch.Generator(DEVICE).manual_seed(seed)
+    operands = []
+    for shape, stride, dtype, spread, mean in OPERANDS:
+        extent = 1 + sum((size - 1) * step for size, step in zip(shape, stride))
+        values = torch.randn(extent, generator=generator, device=DEVICE) * spread + mean
+        values = values > 0 if dtype == torch.bool else values.to(dtype)
+        operands.append(values.as_strided(shape, stride))
+    return operands
+
+
+def deviation(value, exact):
+    """RMS and maximum of the error, relative to the RMS of the exact result."""
+    exact = exact.double()
+    error, size = value.double() - exact, exact.square().mean().sqrt()
+    return (error.square().mean().sqrt() / size).item(), (error.abs().max() / size).item()
+
+
+def check(operands):
+    """What is wrong with the kernels' results, or nothing."""
+    buffers = []
+
+    def guarded(shape, dtype, device):
+        dtype = HALF if dtype == torch.bfloat16 else dtype
+        poison = math.nan if dtype.is_floating_point else 85
+        buffers.append(torch.full((math.prod(shape) + 2 * GUARD,), poison, device=device).to(dtype))
+        return buffers[-1][GUARD:-GUARD].view(shape)
+
+    results = launch(*operands, empty=guarded)
+    torch.set_default_dtype(torch.float64)
+    exact = eager(*(operand.double() if operand.is_floating_point() else operand for operand in operands))
+    torch.set_default_dtype(torch.float32)
+    for name, result, plain, truth in zip(RESULTS, results, eager(*operands), exact):
+        (rms, worst), (eager_rms, eager_worst) = deviation(result, truth), deviation(plain.to(result.dtype), truth)
+        if not (rms <= RMS_LIMIT * eager_rms and worst <= MAX_LIMIT * eager_worst):
+            return f"{name}: RMS error {rms:.2e}, maximum {worst:.2e}; eager has {eager_rms:.2e} and {eager_worst:.2e}"
+    for edge in (edge.float() for buffer in buffers for edge in (buffer[:GUARD], buffer[-GUARD:])):
+        if not (edge.isnan() | (edge == 85)).all():
+            return "a kernel wrote outside its buffers"
+    return ""
+
+
+if __name__ == "__main__":
+    problem = check(draw(0))
+    if problem:
+        sys.exit(f"{NAME}: WRONG: {problem}")
+    print(f"{NAME}: right for {SIZES}, " + ("on the card" if CUDA else "interpreted on the CPU with fp16 for bf16"))
+    if CUDA:
+        sets = [draw(seed) for seed in range(SETS)]  # rotated, so that weights come from memory and not from L2
+        for label, run in (("eager", eager), ("launch", launch)):
+            ms = triton.testing.do_bench_cudagraph(lambda: [run(*operands) for operands in sets], return_mode="median")
+            print(f"{label}: {1000 * ms / SETS:.1f} us")
