@@ -26,7 +26,6 @@ from fusioncc.tuning.meter import CardMeter
 from fusioncc.tuning.place import place_of
 from fusioncc.tuning.search import search
 
-
 WHOLE = 0.8
 """Part of its time up to which a search is taken to have ended by itself."""
 
