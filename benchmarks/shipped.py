@@ -26,6 +26,9 @@ from fusioncc.tuning.meter import CardMeter
 from fusioncc.tuning.place import place_of
 from fusioncc.tuning.search import search
 
+WHOLE = 0.8
+"""Part of its time up to which a search is taken to have ended by itself."""
+
 
 def key(case: Case, device: Device, card: str) -> Key:
     """The key of a group under the default options."""
@@ -49,15 +52,16 @@ def missing(wanted: list[Case], entries: list[Entry], device: Device, card: str)
 def measure(
     wanted: list[tuple[Case, Key]], entries: list[Entry], device: Device, meter: Meter, path: Path, seconds: float
 ) -> list[Entry]:
-    """Search for each group in turn, and write the table after each, until the time is over: what is searched then has
-    what is left of it."""
+    """Search for each group in turn, and write the table after each, until the time is over. A search that it may have
+    cut short is not kept."""
     deadline, effort = time.monotonic() + seconds, EFFORTS["quick"]
     for case, of in wanted:
         left = deadline - time.monotonic()
         if left <= 0:
             break
-        outcome = search(of, device, meter, effort, min(left, effort.seconds))
-        if outcome.entry is not None and left > outcome.seconds:
+        budget = min(left, effort.seconds)
+        outcome = search(of, device, meter, effort, budget)
+        if outcome.entry is not None and outcome.seconds < WHOLE * budget:
             entries = [*entries, outcome.entry]
             write_whole(path, exported(entries).decode())
         said = outcome.entry.schedule.kind if outcome.entry is not None else outcome.why

@@ -65,10 +65,12 @@ def _is_group(group: Group) -> bool:
 
 def _leaves(value: Any) -> Iterator[Any]:
     """Every text and number in what JSON holds."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for each in value:
-            yield from _leaves(each)
-    else:
-        yield value
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict):
+            left.extend(each.values())
+        elif isinstance(each, list | tuple):
+            left.extend(each)
+        else:
+            yield each
