@@ -78,6 +78,7 @@ def test_equal_groups_are_measured_once_and_shown_together(meters: list[FakeMete
     assert again.stdout == result.stdout and len(meters) == 1, "what is known is not measured again"
 
 
+@pytest.mark.exhaustive
 def test_full_measures_on(meters: list[FakeMeter]) -> None:
     assert run("two.py:factory").exit_code == 0
     result = run("two.py:factory", "--effort", "full", "--seconds", "100000")

@@ -39,6 +39,7 @@ def test_what_has_no_caches_to_begin_with_is_not_timed(tmp_path: Path, cold: dic
     assert found["quick_warm"] == {"failed": "quick_cold was not measured before it"}
 
 
+@pytest.mark.exhaustive
 def test_a_column_that_fails_or_takes_too_long_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "column.py"
     monkeypatch.setattr(compile_time, "__file__", str(script))

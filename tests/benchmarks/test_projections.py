@@ -124,6 +124,7 @@ def test_the_list_has_the_groups_of_real_models(
     assert found <= places_of_list(name, rank, adapters, batch * length)
 
 
+@pytest.mark.exhaustive
 def test_the_list_has_the_groups_of_a_model_that_decodes() -> None:
     found = places_of_model("Llama-3-8B", 16, "bf16", 16, 1, "compile")
     assert found <= places_of_list("Llama-3-8B", 16, "bf16", 16)

@@ -292,6 +292,7 @@ def test_a_group_that_was_the_vendors_is_one_node_in_the_search_too() -> None:
     assert all(not each.operands for each in ended.epilogues)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("rule", REFUSED)
 def test_what_stays_apart_and_why(rule: str) -> None:
     model, args, reason = REFUSED[rule]

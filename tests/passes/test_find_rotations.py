@@ -100,6 +100,7 @@ REFUSED: dict[str, tuple[Call, str, str]] = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("door", shown(DOORS, 1))
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str, door: str) -> None:

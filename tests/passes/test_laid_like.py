@@ -22,6 +22,7 @@ def views(matrix: torch.Tensor, shape: tuple[int, ...]) -> Iterator[torch.Tensor
         yield from (view.unsqueeze(dim) for dim in range(5))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("shape", shown([*product((2, 1), (3, 1), (4, 1), (5, 1))], 3))
 def test_results_lie_as_those_that_they_replace(shape: tuple[int, ...]) -> None:
     matrix = torch.randn(shape[0] * shape[1], shape[2] * shape[3])

@@ -156,6 +156,7 @@ def test_rule_accepts(case: Case) -> None:
     assert decision.rule == case.rule
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", one_of_each(CASES, RULE_OF, RULE_OF))
 def test_rule_refuses(case: Case) -> None:
     decision = RULES[case.rule](case.refused())

@@ -140,6 +140,7 @@ MORE = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", one_of_each(MISSES, lambda name: MISSES[name][1]))
 def test_a_near_miss_is_left_alone_and_explained(name: str) -> None:
     function, rule, words = MISSES[name]
@@ -151,6 +152,7 @@ def test_a_near_miss_is_left_alone_and_explained(name: str) -> None:
     assert rejection.node and "\n" not in rejection.reason
 
 
+@pytest.mark.exhaustive
 def test_a_near_miss_beside_a_joined_branch_is_explained() -> None:
     function = lambda s, x: (x @ s.w + (x @ s.a) @ s.b) + ((x @ s.a2) @ s.b2 + s.y)
     found = through_all(lora(function, **MORE), X)
@@ -169,6 +171,7 @@ ANOTHER_PATTERN: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", shown(ANOTHER_PATTERN, 1))
 def test_another_pattern_is_no_near_miss(name: str) -> None:
     found = through_all(lora(ANOTHER_PATTERN[name], z=t(M, K), **MORE), X)

@@ -110,7 +110,7 @@ def close(got: Any, wanted: Any) -> None:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", shown(NORMS, 2))
+@pytest.mark.parametrize("name", shown(NORMS, 1))
 @pytest.mark.parametrize(("door", "kind"), [("export", "inline"), ("aot", "concat"), ("inductor", "horizontal")])
 def test_results_are_equal(name: str, door: str, kind: str) -> None:
     plan, got, wanted = carried(name, door, schedule=kind)
@@ -204,6 +204,7 @@ REFUSED: dict[str, tuple[nn.Module, torch.Tensor, str]] = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("rule", REFUSED)
 def test_what_stays_apart_and_why(rule: str) -> None:
     model, x, reason = REFUSED[rule]
@@ -219,12 +220,14 @@ NOT_NORMS: dict[str, tuple[FnNorm, str]] = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", NOT_NORMS)
 def test_what_scales_rows_and_is_no_norm(name: str) -> None:
     norm, reason = NOT_NORMS[name]
     assert reason in refused(Normed(norm), X)["root_mean_square"].reason
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("norm", [lambda x, g: x * g, lambda x, g: x * 2.0, lambda x, g: f.layer_norm(x, (K,), g)])
 def test_where_there_is_no_norm_nothing_is_said(norm: FnNorm) -> None:
     assert not set(refused(Normed(norm), X)) & {rule.__name__ for rule in RULES}
@@ -383,6 +386,7 @@ def test_a_plan_is_read_back_and_applied_again() -> None:
     assert "normed by the tiles" in str(plan)
 
 
+@pytest.mark.exhaustive
 def test_a_plan_with_another_norm_is_refused() -> None:
     plan = plan_for(schedule="inline")
     other = DOORS["export"](Normed(lambda x, g: f.rms_norm(x, (K,), g, 0.5)), (X,)).graph
@@ -437,6 +441,7 @@ def test_an_attempt_that_fails_costs_the_attempt(monkeypatch: pytest.MonkeyPatch
         plan_for()
 
 
+@pytest.mark.exhaustive
 def test_the_number_of_rows_may_be_symbolic() -> None:
     rows, model = torch.export.Dim("rows", min=2, max=4096), Normed(llama, adapted=False)
     program = torch.export.export(model, (like(20, K),), dynamic_shapes=({0: rows},))

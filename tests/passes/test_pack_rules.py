@@ -111,6 +111,7 @@ def test_rule_accepts(rule: str) -> None:
     assert isinstance(decision, Accepted) and decision.rule == rule
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule)
 def test_rule_refuses(case: Case) -> None:
     decision = RULES[case.rule](case.refused())

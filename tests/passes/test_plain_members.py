@@ -66,6 +66,7 @@ def test_what_stays_out_and_why(name: str) -> None:
     assert mains(through_all(model(REFUSED[name], "lora"), X)) == [[V]]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("beside", "kind"),
     [
@@ -118,6 +119,7 @@ LOSES_ITS_BRANCH: dict[str, tuple[Callable[..., Any], str]] = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", shown(["horizontal", "concat"], 1))
 @pytest.mark.parametrize("name", one_of_each(LOSES_ITS_BRANCH, lambda name: LOSES_ITS_BRANCH[name][1]))
 def test_a_bias_that_a_sum_adds_stays_with_the_sum(name: str, kind: str) -> None:

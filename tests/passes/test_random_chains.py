@@ -127,6 +127,7 @@ def test_programs_are_as_accurate_as_eager() -> None:
     check_many(12, False, "fp32")
 
 
+@pytest.mark.exhaustive
 def test_programs_have_the_bits_of_eager() -> None:
     check_many(10, True, "eager")
 

@@ -89,6 +89,7 @@ NO_BRANCH: dict[str, tuple[Callable[..., Any], dict[str, Any], str, str]] = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", one_of_each(NO_BRANCH, lambda name: NO_BRANCH[name][2]))
 def test_what_only_looks_like_a_branch_is_refused_with_rule_and_reason(name: str) -> None:
     function, more, rule, words = NO_BRANCH[name]

@@ -135,11 +135,12 @@ def check(case: Case, door: str, kind: str, form: str, adapted: bool) -> None:
 
 
 @pytest.mark.parametrize("door", shown(DOORS, 1))
-@pytest.mark.parametrize("name", shown(CASES, 2))
+@pytest.mark.parametrize("name", shown(CASES, 1))
 def test_results_are_equal(name: str, door: str) -> None:
     check(CASES[name], door, "inline", "call", adapted=True)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("door", shown(DOORS, 1))
 def test_results_are_equal_through_every_door(door: str) -> None:
     check(CASES["one embedding for all sequences"], door, "inline", "visible", adapted=True)
@@ -207,6 +208,7 @@ REFUSED: dict[str, tuple[Embed, int, str, str]] = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", one_of_each(REFUSED, lambda name: REFUSED[name][2]))
 def test_what_stays_apart_and_why(name: str) -> None:
     embed, d, rule, reason = REFUSED[name]

@@ -337,6 +337,7 @@ def test_what_is_capped_is_measured_nowhere() -> None:
     assert "measured" not in planned(capped).why and keys_of((planned(capped),), capped) == []
 
 
+@pytest.mark.exhaustive
 def test_all_rounds_of_a_graph_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """And so many as there are groups to be measured: none beats library, so each end goes, one after the other."""
     clock, meters, begun = Clock(), list[FakeMeter](), list[float]()
@@ -365,6 +366,7 @@ def test_all_rounds_of_a_graph_have_one_deadline(monkeypatch: pytest.MonkeyPatch
     assert group.schedule == Schedule("library") and not group.epilogues and "measured" in group.why
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("ends", [1, 2, 5])
 def test_ends_that_all_lose_are_not_tried_in_every_choice_of_them(ends: int) -> None:
     """Of five there would be 32; from the fourth round on the group goes without all of them."""

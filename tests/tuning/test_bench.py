@@ -67,6 +67,7 @@ def open_(bench: CardBench, value: Group, rest: Literal["inductor", "eager"] = "
     bench.open(Job(value.signature(), "fp32", rest), H200)
 
 
+@pytest.mark.exhaustive
 def test_a_schedule_and_the_library_run_over_every_set(bench: CardBench) -> None:
     open_(bench, TWINS)
     schedule = inline(TWINS, SMALL)

@@ -41,6 +41,7 @@ def pool(cache: Path) -> Iterator[CompilePool]:
     made.close()
 
 
+@pytest.mark.exhaustive
 def test_what_is_raced_now_is_compiled_first() -> None:
     pool = CompilePool(scripted.COMPILER, H200, environment(), workers=1, limit_s=1.0)
     done: list[str] = []

@@ -69,6 +69,7 @@ def values(pools: tuple[Pool, ...], rows: int) -> dict[str, int | None]:
     return {knob.name: knob.read(pools, rows) for knob in KNOBS}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_one_launch_differs_in_one_knob_by_one_step(name: str, kind: str) -> None:
     group = GROUPS[name]

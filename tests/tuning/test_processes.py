@@ -33,6 +33,7 @@ def killed(below: Path, kills: int, seed: int) -> None:
     assert len(kept.listed().entries) == 3
 
 
+@pytest.mark.exhaustive
 def test_ten_kills_among_eight_processes(tmp_path: Path) -> None:
     killed(tmp_path, 10, seed=1)
 

@@ -19,6 +19,7 @@ KEY = key(bundle(64, 4096, (4096, 16), (1024, 16), (1024, 16)))
 LIMITS = Limits(attempt=1.0, sample=1.0, open=2.0)
 
 
+@pytest.mark.exhaustive
 def test_the_fastest_that_is_right_wins(tmp_path: Path) -> None:
     def meter() -> CardMeter:
         bench = (BENCH, str(tmp_path / "notes"))
