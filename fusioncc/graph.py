@@ -249,10 +249,15 @@ def users_outside(node: fx.Node, inside: set[fx.Node]) -> Iterator[fx.Node]:
     return (user for user in node.users if user not in inside)
 
 
+def keeps_elements(node: fx.Node) -> bool:
+    """A view, cast or copy, and what only pads."""
+    return node.target in VIEWS | PERMUTES | CASTS | COPIES | PADS | {aten.expand.default}
+
+
 def readers(node: fx.Node) -> Iterator[fx.Node]:
     """What reads a tensor, through views and casts of it."""
     for user in node.users:
-        if user.target in VIEWS | PERMUTES | CASTS | COPIES | PADS | {aten.expand.default}:
+        if keeps_elements(user):
             yield from readers(user)
         else:
             yield user

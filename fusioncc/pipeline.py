@@ -96,9 +96,10 @@ def draft(graph: fx.Graph, setting: Setting, form: str = "") -> Drafted:
 
 
 def _otherwise_ended(one: Plan, other: Plan) -> frozenset[str]:
-    """The groups of both plans whose ends are not the same."""
-    ends = {each.name: each.epilogues for each in one.groups}
-    return frozenset(each.name for each in other.groups if ends.get(each.name, each.epilogues) != each.epilogues)
+    """The groups of both plans that do not begin and end alike."""
+    before = {each.name: (each.norm, each.epilogues) for each in one.groups}
+    alike = {each.name: (each.norm, each.epilogues) for each in other.groups}
+    return frozenset(name for name, what in alike.items() if before.get(name, what) != what)
 
 
 def _draft(graph: fx.Graph, setting: Setting, form: str, apart: frozenset[str] = frozenset()) -> Drafted:

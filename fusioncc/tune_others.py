@@ -45,11 +45,14 @@ class _Other:
         return f"card {self.index}: {said[-1].removeprefix('fusioncc: ') if said else f'its process ended with {code}'}"
 
     def interrupt(self) -> None:
-        """End it if it still runs, as Ctrl-C does: what it found is kept."""
+        """Have it end if it still runs, as Ctrl-C does: what it found is kept."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(ENDED_S)
+
+    def close(self) -> None:
+        """Wait until it has ended, not for long."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(ENDED_S)
         self.process.kill()
         self.process.wait()
         self.errors.close()
@@ -77,3 +80,5 @@ def tuning_beside(
     finally:
         for each in others:
             each.interrupt()
+        for each in others:
+            each.close()

@@ -6,13 +6,13 @@ cast or behind it, or not at all. One node stands for all of it where nothing de
 
 import operator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import fx
 
 from fusioncc.decision import Rejected
-from fusioncc.graph import COPIES, VIEWS, aten, dtype_of, is_exact_cast, is_rounding, keeps_order, same_size, tensor
+from fusioncc.graph import COPIES, aten, dtype_of, is_exact_cast, is_rounding, keeps_order, same_size, tensor
 
 WHOLE = {aten.rms_norm.default, aten._fused_rms_norm.default}
 """Ops that are a norm: x, the shape of its rows, weight, epsilon."""
@@ -29,7 +29,7 @@ class FoundNorm:
     x: fx.Node
     epsilon: float
     squares: str
-    """dtype of the squares and of their mean, of two the one that is not fp32."""
+    """dtype of the squares, their mean and its root, of several the first that is not fp32."""
     nodes: frozenset[fx.Node]
     """All that it is made of."""
     casts: tuple[fx.Node, ...] = ()
@@ -68,7 +68,7 @@ def _whole(node: fx.Node) -> FoundNorm | None:
     given: Any = one.args
     x, shape, weight, epsilon = (*given, None, None)[:4]
     epsilon = EPSILON if epsilon is None else epsilon
-    if len(shape) != 1 or not isinstance(epsilon, int | float):
+    if len(shape) != 1 or not _is_epsilon(epsilon):
         return None
     nodes = frozenset((*passed, made, one))
     return FoundNorm(node, x, float(epsilon), "fp32", nodes, weight=weight if isinstance(weight, fx.Node) else None)
@@ -94,16 +94,17 @@ def _scaled(node: fx.Node, k: Any, weight: fx.Node | None = None) -> FoundNorm |
                     rounded = dtype_of(other) != "fp32"
                     found = replace(found, weight=vector, rounded=rounded)
     if isinstance(found, FoundNorm):
-        return replace(found, nodes=found.nodes.union(passed, between, (product, root)))
+        squares = next((dtype_of(each) for each in between if dtype_of(each) != "fp32"), found.squares)
+        return replace(found, nodes=found.nodes.union(passed, between, (product, root)), squares=squares)
     return found
 
 
 def _mean_of_squares(x: fx.Node, root: Any) -> FoundNorm | Rejected:
     """The norm of ``x`` with this reciprocal root."""
     total, behind = _through(root.args[0])
-    epsilon = total.args[1] if total.target in SUMS and not total.kwargs else None
-    if not isinstance(epsilon, int | float):
-        return _rejected(root, "no number is added under its root")
+    epsilon = total.args[1] if total.target in SUMS and len(total.args) == 2 and not total.kwargs else None
+    if not _is_epsilon(epsilon):
+        return _rejected(root, "no number from 0 on is added under its root")
     mean, before = _through(total.args[0])
     if mean.target is not aten.mean.dim:
         return _rejected(root, f"under its root is no mean, but {mean.target}")
@@ -111,7 +112,7 @@ def _mean_of_squares(x: fx.Node, root: Any) -> FoundNorm | Rejected:
     value = tensor(squared)
     assert value is not None
     dims, keeps = [*mean.args[1:], False][:2]
-    if [dim % value.dim() for dim in dims] != [value.dim() - 1] or keeps is not True:
+    if [dim % value.dim() for dim in dims or ()] != [value.dim() - 1] or keeps is not True:
         return _rejected(root, "the mean under its root is of another dimension than the last")
     if not _is_square(squared):
         return _rejected(root, f"the mean under its root is not of squares, but of {squared.target}")
@@ -119,7 +120,8 @@ def _mean_of_squares(x: fx.Node, root: Any) -> FoundNorm | Rejected:
     if source is not other:
         return _rejected(root, f"the squares are of {other.name}, and what is scaled is {source.name}")
     nodes = frozenset((*behind, total, *before, mean, *inside, squared))
-    squares = next((dtype_of(each) for each in (squared, mean) if dtype_of(each) != "fp32"), "fp32")
+    summed = (squared, *inside, mean, *before, total, *behind, root)
+    squares = next((dtype_of(each) for each in summed if dtype_of(each) != "fp32"), "fp32")
     return FoundNorm(root, source, float(epsilon), squares, nodes, tuple(dict.fromkeys((*casts, *more))))
 
 
@@ -159,6 +161,11 @@ def _is_reciprocal_root(node: Any) -> bool:
     return node.target is aten.rsqrt.default or bool(node.target is aten.pow.Tensor_Scalar and node.args[1] == -0.5)
 
 
+def _is_epsilon(value: Any) -> TypeGuard[float]:
+    """Whether it is a number that the root of a positive one can have beside it, in fp32."""
+    return isinstance(value, int | float) and 0 <= value <= torch.finfo(torch.float32).max
+
+
 def _is_square(node: Any) -> bool:
     times_itself = node.target is aten.mul.Tensor and node.args[0] is node.args[1]
     return times_itself or bool(node.target is aten.pow.Tensor_Scalar and node.args[1] == 2)
@@ -172,7 +179,7 @@ def _is_row(node: Any, k: Any) -> bool:
 
 def vector_of(node: Any) -> fx.Node | None:
     """The one-dimensional tensor that a node of one row is, in its narrowest dtype; None where there is none."""
-    while node.target in VIEWS | {aten.expand.default} or is_exact_cast(node):
+    while keeps_order(node) or is_exact_cast(node):
         node = node.args[0]
     value = tensor(node)
     return node if value is not None and value.dim() == 1 else None

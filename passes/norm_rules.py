@@ -1,12 +1,13 @@
 """Norm rules: when the tiles of a group may carry out the norm that makes its X."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import fx
 
 from fusioncc.codegen.norm_rules import NORMED_DTYPES
 from fusioncc.decision import Accepted, Decision, Rejected
-from fusioncc.graph import dtype_of, is_aligned, is_static, readers, same_size, tensor
+from fusioncc.graph import dtype_of, is_aligned, is_static, keeps_elements, readers, same_size, tensor
 from fusioncc.group import EMITTED_DTYPES, Group, Norm, Operand
 from fusioncc.passes.find_norms import FoundNorm, vector_of
 
@@ -94,10 +95,23 @@ def same_rows(front: InFront) -> Decision:
     return Accepted("same_rows")
 
 
+def _views_of(node: fx.Node) -> Iterator[fx.Node]:
+    """A tensor, and views and casts of it."""
+    yield node
+    for user in node.users:
+        if keeps_elements(user):
+            yield from _views_of(user)
+
+
 def normed_alone(front: InFront) -> Decision:
-    """Nothing but the group reads the normed X, nor anything that the norm makes on the way."""
-    inside = front.found.nodes | front.covered
+    """Nothing but the products of the group reads the normed X, nor anything that the norm makes on the way."""
+    operands = {each.node for each in front.group.operands if each != front.group.lhs}
+    ends = {op.node for end in front.group.epilogues for op in end.chain.ops}
+    inside = front.found.nodes | {node for node in front.covered if node.name not in ends}
     for node in sorted(front.found.nodes):
+        if operands & {each.name for each in _views_of(node)}:
+            why = f"the group reads {node.name} as another operand too"
+            return Rejected("normed_alone", node.name, why)
         other = next((reader for reader in readers(node) if reader not in inside), None)
         if other is not None:
             why = f"{other.name} reads {node.name} too: the norm has a kernel of its own in any case"

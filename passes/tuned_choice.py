@@ -52,7 +52,9 @@ def _of_database(group: Group, candidates: tuple[Candidate, ...], setting: "Sett
 
 
 def _of_table(group: Group, candidates: tuple[Candidate, ...], setting: "Setting") -> Served | None:
-    key = _key(group, candidates, setting) if ships(setting.device.name) else None
+    if setting.measured is None or not ships(setting.device.name):
+        return None
+    key = _key(group, candidates, setting)
     return None if key is None else shipped(key, setting.device)
 
 

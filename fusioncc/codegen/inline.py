@@ -53,7 +53,7 @@ def inline_main(context: Context, pool: Pool, mains: tuple[int, ...]) -> Kernel:
         + norm.zero()
         + first.loop.run([*operands, *a_tiles], [norm.step(), *(each.accumulate() for each in sums)])
         + total([each.settled() for each in sums])
-        + norm.scaled(*(tile.acc for tile in tiles), *(low_rank.y for low_rank in lows))
+        + norm.scaled(*(name for tile in tiles for name in tile.carried), *(low_rank.y for low_rank in lows))
         + _joins(tiles)
         + part("")
         + ending.body

@@ -133,6 +133,11 @@ class MainTile:
         """Where the product is compensated: what the accumulator has lost so far."""
         return part(f"{self.acc}_lost = tl.zeros_like({self.acc})") if self._product.compensated else Part()
 
+    @property
+    def carried(self) -> tuple[str, ...]:
+        """What is added to behind the K loop, with its correction: all that a factor of the product multiplies."""
+        return (self.acc, f"{self.acc}_lost") if self._product.compensated and self.low_ranks else (self.acc,)
+
     def accumulate(self) -> Part:
         """``acc += x @ w``; a tile of one row leaves the sum along K to :meth:`settled`."""
         if self.pool.tile.one_row:

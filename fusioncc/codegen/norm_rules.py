@@ -9,7 +9,7 @@ from fusioncc.schedule import Pool, Schedule, squares_x
 NORMED = ("inline", "concat", "horizontal")
 """Kinds whose main programs walk over all of K with X in registers."""
 NORMED_DTYPES = ("bf16", "fp32")
-"""Dtypes of X that hold ``x * g`` wherever they hold x and g: fp16 does not, of which ``normed`` is always in range."""
+"""Dtypes of X with the range of fp32: ``x * g`` passes that of fp16, in which ``normed`` always is."""
 
 
 def require_norm(context: Context, schedule: Schedule) -> None:

@@ -63,10 +63,12 @@ def place_of(key: Key) -> Place | None:
 
 def _in_bucket(group: Group, bucket: int) -> Group:
     rows, columns = group.lhs.shape
-    strides = (columns, 1) if group.lhs.strides == (columns, 1) or rows == 1 else group.lhs.strides
+    strides = (columns, 1) if rows == 1 else group.lhs.strides
+    lhs, norm = replace(group.lhs, shape=(bucket, columns), strides=strides), group.norm
     return replace(
         group,
-        lhs=replace(group.lhs, shape=(bucket, columns), strides=strides),
+        lhs=lhs,
+        norm=norm and replace(norm, normed=replace(lhs, dtype=norm.normed.dtype), epsilon=0.0),
         members=tuple(replace(member, m=bucket, bias_scale=1.0) for member in group.members),
         branches=tuple(replace(branch, scale=1.0) for branch in group.branches),
         epilogues=(),

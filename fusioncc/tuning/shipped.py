@@ -41,8 +41,9 @@ def shipped(key: Key, device: Device) -> Served | None:
     """What ships for the group of a key, which was made of ``device``: of the card that was measured, or of its profile
     where no card is meant. None: nothing does, or nothing that can be chosen here."""
     place = place_of(key)
-    entry = table(FOLDER, key.card.profile).get(place) if place is not None else None
-    if entry is None or key.card.name not in ("", entry.key.card.name):
+    entries = table(FOLDER, key.card.profile).get(place, ()) if place is not None else ()
+    entry = next((each for each in entries if key.card.name in ("", each.key.card.name)), None)
+    if entry is None:
         return None
     schedule = enumerated(entry.schedule, key, device)
     return Served(entry, schedule) if schedule is not None else None
@@ -76,12 +77,13 @@ def _alike(pools: Pools, choices: tuple[Pools, ...]) -> Pools | None:
 
 
 @cache
-def table(folder: Path, profile: str) -> Mapping[Place, Entry]:
-    """The entries of the table for a profile, by place. What is wrong with it is said in one line of the log."""
+def table(folder: Path, profile: str) -> Mapping[Place, tuple[Entry, ...]]:
+    """The entries of the table for a profile, by place, one a card. What is wrong with it is said in one line of
+    the log."""
     path = next((each for each in folder.glob("*.json") if each.stem == profile), None)
     if path is None:
         return {}
-    found: dict[Place, Entry] = {}
+    found: dict[Place, dict[str, Entry]] = {}
     refused = Counter[str]()
     try:
         with path.open("rb") as opened:
@@ -96,8 +98,8 @@ def table(folder: Path, profile: str) -> Mapping[Place, Entry]:
             refused[error.rule] += 1
             continue
         if entry.key.card.profile == profile and (place := place_of(entry.key)) is not None:
-            found.setdefault(place, entry)
+            found.setdefault(place, {}).setdefault(entry.key.card.name, entry)
     if refused:
         rules = ", ".join(f"{count} {rule}" for rule, count in sorted(refused.items()))
         log.warning("%s: some entries are not used (%s)", path, rules)
-    return found
+    return {place: tuple(by_card.values()) for place, by_card in found.items()}

@@ -103,6 +103,7 @@ def test_where_tuning_is_asked_for_it_is_done(ship: Ship) -> None:
         setting(schedule="split"),
         setting(numerics="eager"),
         replace(setting(), runnable=Rejected("runnable", "cpu", "no card")),
+        replace(setting(), measured=None),
     ],
 )
 def test_what_is_for_something_else_is_not_taken(ship: Ship, other: Setting) -> None:

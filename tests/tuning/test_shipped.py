@@ -50,9 +50,9 @@ def served(of: Key) -> Served:
 def test_what_ships_is_whole_and_of_its_card() -> None:
     for path in FOLDER.iterdir():
         data = json.loads(path.read_text())
-        entries = table(FOLDER, path.stem)
+        entries = [each for found in table(FOLDER, path.stem).values() for each in found]
         assert len(entries) == len(data["entries"]), "each is read, and has a place of its own"
-        for each in entries.values():
+        for each in entries:
             assert each.key.card.profile == path.stem and each.key.group.m in BUCKETS
             assert shipped(each.key, get_device(path.stem)) == Served(each, each.schedule)
 
@@ -64,6 +64,14 @@ def test_an_entry_serves_the_rows_of_its_bucket(ship: Ship, rows: int) -> None:
     found = served(at(rows))
     assert found.entry == mine and [pool.tile for pool in found.schedule.pools] == [p.tile for p in mine.schedule.pools]
     assert shipped(at(32), DEVICE) is None and shipped(at(65), DEVICE) is None
+
+
+def test_cards_of_one_profile_have_entries_of_their_own(ship: Ship) -> None:
+    wide = entry(key=at(64, "NVIDIA H200 NVL"), schedule=schedule("split", 3, LAYER.group(64)))
+    mine = entry(key=at(64), schedule=schedule("split", 2, LAYER.group(64)))
+    ship([wide, mine])
+    assert served(at(64)).entry == mine and served(at(64, "NVIDIA H200 NVL")).entry == wide
+    assert served(at(64, "")).entry == wide
 
 
 def test_workers_are_those_of_the_rows_that_there_are(ship: Ship) -> None:

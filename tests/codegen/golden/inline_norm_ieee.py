@@ -95,6 +95,7 @@ def main_0(
     # The norm scales the rows of X, which is to scale the rows of its products.
     rstd = tl.rsqrt(tl.sum(squares, 1) / K + EPSILON)
     acc *= rstd[:, None]
+    acc_lost *= rstd[:, None]
     y *= rstd[:, None]
 
     # The low-rank product joins in the same accumulator, before the only rounding of the sum.
