@@ -15,6 +15,7 @@ RUN := $(VENV)/bin/python
 # pip compiles on one core, and everything; most of these packages is never imported.
 PIP := $(RUN) -m pip install -q --no-compile
 SELDOM := '/(transformers|fontTools|matplotlib|mypy|torch/testing|sympy/.*/tests)/'
+COMPILE := $(RUN) -m compileall -q -j $(JOBS) -x $(SELDOM)
 STAMP := $(VENV)/.installed
 export PYTHONHASHSEED ?= 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -24,15 +25,17 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 install: $(STAMP)
 
 # torch comes from a local wheel folder if pip knows one, else from TORCH_INDEX, else as the default index has it
-# (on Linux a CUDA build: larger, and works as well). Its own requirements follow with the rest, from the default index.
+# (on Linux a CUDA build: larger, and works as well). Its own requirements follow with the rest, from the default index,
+# while torch is compiled.
 $(STAMP): pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fusioncc needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --no-deps --no-index '$(TORCH)' 2>/dev/null \
 	  || $(PIP) --no-deps --retries 1 --index-url $(TORCH_INDEX) '$(TORCH)' \
 	  || $(PIP) '$(TORCH)'
-	$(PIP) '$(TRITON)' -e '.[test]'
-	-$(RUN) -m compileall -q -j $(JOBS) -x $(SELDOM) $(VENV)/lib
+	@$(COMPILE) $(VENV)/lib/*/site-packages/torch & \
+	  $(PIP) '$(TRITON)' -e '.[test]'; installed=$$?; wait; exit $$installed
+	-$(COMPILE) $(VENV)/lib
 	@touch $@
 
 demo: $(STAMP)

@@ -116,6 +116,7 @@ def test_one_opaque_op_for_inductor() -> None:
     assert (group.schedule.kind, group.insertion) == ("streams", "opaque") and group.m_symbol
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("form", "insertion"), [("call", "call"), ("visible", "opaque")])
 def test_the_form_of_insertion(graph: torch.fx.GraphModule, form: str, insertion: str) -> None:
     from tests.passes.doors import inputs_of

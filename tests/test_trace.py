@@ -78,6 +78,7 @@ def test_nothing_was_recorded(options: dict[str, object]) -> None:
         fusioncc.trace_of(Lora())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("schedule", ["inline", "two_pool"])
 @pytest.mark.parametrize("trace", [True, False])
 def test_the_plan_says_what_cannot_be_traced(schedule: str, trace: bool) -> None:

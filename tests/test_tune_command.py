@@ -65,6 +65,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["tune", *arguments])
 
 
+@pytest.mark.exhaustive
 def test_equal_groups_are_measured_once_and_shown_together(meters: list[FakeMeter]) -> None:
     result = run("two.py:factory", "--seconds", "100", "--log", "tune.csv")
     assert result.exit_code == 0, result.stderr

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import permutations
 
+import pytest
 import torch
 from torch import fx
 from torch._inductor import config
@@ -40,6 +41,7 @@ class Written:
         return self.node
 
 
+@pytest.mark.exhaustive
 def test_a_reshape_copies_where_eager_does() -> None:
     seen = []
     for value in layouts():

@@ -67,7 +67,7 @@ class Deferred:
         return launch
 
 
-@pytest.mark.parametrize("name", shown(CASES, 3))
+@pytest.mark.parametrize("name", shown(CASES, 1))
 def test_launches_that_run_late_are_waited_for(load, name: str) -> None:
     """Every launch runs as late as it can: when a program of the next one waits for it."""
     value, schedule = CASES[name]

@@ -51,6 +51,7 @@ def test_only_what_was_compiled_holds_merged_weights() -> None:
         fusioncc.merged_of(frozen())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("change", "words"),
     [

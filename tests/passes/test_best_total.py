@@ -34,6 +34,7 @@ def drawn(count: int, density: float, of: random.Random) -> Exclusions:
     return pairs | threes
 
 
+@pytest.mark.exhaustive
 def test_the_choice_equals_brute_force_on_1000_conflict_graphs() -> None:
     of = random.Random(0)
     for _ in range(1000):

@@ -57,6 +57,7 @@ def padded(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return (functional.pad(x, (0, 0, 0, 8 - M % 8)) @ w)[:M]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", shown(SHAPED, 3))
 def test_forms_of_one_product(name: str) -> None:
     function, shape = SHAPED[name]

@@ -26,6 +26,7 @@ def only(plan: Plan) -> ChainPlan:
     return chain
 
 
+@pytest.mark.exhaustive
 def test_claims_by_option_and_by_what_runs_the_rest() -> None:
     given = (bf16(64, 512), bf16(64, 512))
     beside = only(planned(gated, *given))

@@ -101,6 +101,7 @@ def test_what_only_looks_like_a_branch_is_refused_with_rule_and_reason(name: str
     assert rejection.node
 
 
+@pytest.mark.exhaustive
 def test_complex_and_integer_products_make_no_group() -> None:
     for dtype in (torch.complex64, torch.int64):
         model = lora(lambda s, x: x @ s.w + (x @ s.a) @ s.b, dtype)

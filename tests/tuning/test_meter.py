@@ -110,6 +110,7 @@ def test_what_takes_the_worker_along_costs_only_itself(meter: Make, notes: Path)
     assert [lines(notes).count(f"sample {us}") for us in (10.0, 11.0, 13.0)] == [15, 15, 15], "no time was lost"
 
 
+@pytest.mark.exhaustive
 def test_only_what_a_dead_worker_knew_is_tried_again(meter: Make, notes: Path) -> None:
     race(meter(), "exit", "10.0", "11.0")
     assert [lines(notes).count(f"try {kind}") for kind in ("exit", "10.0", "11.0", "library")] == [1, 1, 1, 2]
@@ -150,6 +151,7 @@ def test_a_worker_that_cannot_begin(meter: Make, tier: str) -> None:
     assert race(one, "10.0").results == (timed(10.0),)
 
 
+@pytest.mark.exhaustive
 def test_the_time_is_kept(meter: Make) -> None:
     """A compiler that does not come back holds nobody up: what has no time left is None, the others are timed."""
     one = meter()

@@ -234,6 +234,7 @@ print(json.dumps([len(meter.races), kinds, [outcome.why for outcome in tuned.out
 """
 
 
+@pytest.mark.exhaustive
 def test_two_processes_search_once(tmp_path: Path) -> None:
     first = run(SEARCHING, str(tmp_path / "tuned"), "first")
     assert first.stdout is not None and first.stdout.readline() == "racing\n"
