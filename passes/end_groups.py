@@ -15,6 +15,7 @@ from fusioncc.decision import Rejected
 from fusioncc.errors import FusionError, PlanError
 from fusioncc.graph import CASTS, is_mutation
 from fusioncc.group import Epilogue
+from fusioncc.passes.attempt import attempted
 from fusioncc.passes.chain_head import head_of
 from fusioncc.passes.epilogue_form import Behind, as_epilogue, first_refusal, views_of
 from fusioncc.passes.exclusions import Contraction
@@ -27,7 +28,7 @@ from fusioncc.passes.read_chains import read_chain
 from fusioncc.passes.read_ops import is_fill
 from fusioncc.passes.read_rotations import Rotation
 from fusioncc.plan import GroupPlan
-from fusioncc.seam import one_line, translated, warn
+from fusioncc.seam import translated, warn
 
 Covered = dict[str, frozenset[fx.Node]]
 """By group the nodes that it covers."""
@@ -150,15 +151,9 @@ class _Ending:
     def _guarded(self, at: int, attempt: Callable[[], None]) -> None:
         """An ``attempt`` to end the tiles of a group; where it fails the group goes without."""
         name = self.groups[at].name
-        try:
-            translated(f"ending {name} failed", attempt, FusionError)
-        except PlanError:
-            raise
-        except FusionError as error:
-            if self.setting.options.on_error == "raise":
-                raise
-            warn(f"{one_line(error)}; the chain stays apart")
-            self.rejections.append(Rejected("ends_tiles", name, str(error)))
+        ending = partial(translated, f"ending {name} failed", attempt, FusionError)
+        failed = attempted(ending, self.setting, ("ends_tiles", name), "the chain stays apart")
+        self.rejections += [] if failed is None else [failed]
 
     def _try(self, at: int, nodes: tuple[fx.Node, ...], mains: Mapping[fx.Node, int], whole: Sequence[fx.Node]) -> None:
         """End the tiles of a group with the head of a chain, of whose inputs ``mains`` are products, or say why not."""

@@ -16,6 +16,7 @@ from fusioncc.decision import Rejected
 from fusioncc.errors import FusionError, PlanError
 from fusioncc.graph import is_mutation
 from fusioncc.group import Group
+from fusioncc.passes.attempt import attempted
 from fusioncc.passes.end_groups import Covered, EndedGroups
 from fusioncc.passes.find_chains import find_chains
 from fusioncc.passes.find_norms import FoundNorm, find_norm
@@ -25,7 +26,7 @@ from fusioncc.passes.plan_groups import WITHOUT_KERNEL, Known, Refusals, Setting
 from fusioncc.passes.predicted import LEAST_GAIN, compared, group_us, part_us
 from fusioncc.passes.read_chains import read_chain
 from fusioncc.plan import GroupPlan
-from fusioncc.seam import one_line, translated, warn
+from fusioncc.seam import translated, warn
 
 
 def norm_groups(
@@ -87,15 +88,9 @@ class _Norming:
     def _guarded(self, at: int) -> None:
         """An attempt to norm the X of a group in its tiles; where it fails the group goes without."""
         name = self.groups[at].name
-        try:
-            translated(f"norming {name} failed", partial(self._try, at), FusionError)
-        except PlanError:
-            raise
-        except FusionError as error:
-            if self.setting.options.on_error == "raise":
-                raise
-            warn(f"{one_line(error)}; the norm stays apart")
-            self.rejections.append(Rejected("normed_tiles", name, str(error)))
+        attempt = partial(translated, f"norming {name} failed", partial(self._try, at), FusionError)
+        failed = attempted(attempt, self.setting, ("normed_tiles", name), "the norm stays apart")
+        self.rejections += [] if failed is None else [failed]
 
     def _try(self, at: int) -> None:
         """Take the norm in front of a group into it, where there is one, or say why not."""

@@ -4,7 +4,7 @@ Without Inductor every chain that is predicted to save time is claimed. Beside I
 itself and reaches what the memory gives, a chain of its own is left to it, unless the user asks.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
@@ -19,11 +19,12 @@ from fusioncc.decision import Rejected, accepted_with
 from fusioncc.errors import EmissionError, FusionError, PlanError
 from fusioncc.graph import gaps_may_close, is_backward, rows_may_be_padded
 from fusioncc.operand import Operand
+from fusioncc.passes.attempt import attempted
 from fusioncc.passes.find_chains import find_chains
 from fusioncc.passes.plan_groups import TIERS, Setting
 from fusioncc.passes.read_chains import read_chain
 from fusioncc.plan import ChainPlan
-from fusioncc.seam import one_line, translated, warn
+from fusioncc.seam import translated
 
 FP8_CAPABILITY = {"fp8e4m3": 89, "fp8e5m2": 89}
 """First compute capability that converts to and from a dtype."""
@@ -54,18 +55,15 @@ def plan_chains(graph: fx.Graph, setting: Setting, taken: Iterable[Collection[fx
     by_name = {node.name: node for node in graph.nodes}
     order = {node: at for at, node in enumerate(graph.nodes)}
     planner = _Planner(setting, list(found.rejections))
+
+    def add(name: str, nodes: Sequence[fx.Node]) -> None:
+        chain = translated(f"reading {name} failed", partial(read_chain, nodes, order, name), FusionError)
+        planner.add(chain, relaid(chain.inputs, by_name))
+
     for at, nodes in enumerate(found.chains):
         name = f"chain{at}"
-        try:
-            chain = translated(f"reading {name} failed", partial(read_chain, nodes, order, name), FusionError)
-            planner.add(chain, relaid(chain.inputs, by_name))
-        except PlanError:
-            raise
-        except FusionError as error:
-            if setting.options.on_error == "raise":
-                raise
-            warn(f"{one_line(error)}; the chain is left as it was")
-            planner.rejections.append(Rejected("chain_emission", name, str(error)))
+        failed = attempted(partial(add, name, nodes), setting, ("chain_emission", name), "the chain is left as it was")
+        planner.rejections += [] if failed is None else [failed]
     return PlannedChains(tuple(planner.chains), planner.modules, tuple(planner.rejections))
 
 
