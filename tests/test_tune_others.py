@@ -100,8 +100,10 @@ def waiting(tmp_path: Path) -> tuple[str, ...]:
     script = tmp_path / "waits.py"
     script.write_text(
         "import os, sys, time, pathlib\n"
-        "pathlib.Path(sys.argv[-1] + '.pid').write_text(str(os.getpid()))\n"
-        "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n"
+        "try:\n"
+        "    pathlib.Path(sys.argv[-1] + '.pid').write_text(str(os.getpid()))\n"
+        "    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n"
         "    pathlib.Path(sys.argv[-1]).write_text(os.environ['CUDA_VISIBLE_DEVICES'])\n"
     )
     return sys.executable, str(script)
@@ -114,7 +116,7 @@ def test_an_interrupt_is_passed_on_and_no_process_stays(tmp_path: Path, monkeypa
     with pytest.raises(KeyboardInterrupt), tuning_beside(
         {"1": "GPU-a", "2": "GPU-b"}, lambda index: [str(notes[index])]
     ):  # fmt: skip
-        deadline = time.monotonic() + 20.0
+        deadline = time.monotonic() + 60.0
         while not all(path.exists() and path.read_text() for path in pids) and time.monotonic() < deadline:
             time.sleep(0.02)
         raise KeyboardInterrupt
