@@ -14,6 +14,7 @@ from fusioncc.codegen.chain import emit_chain
 from fusioncc.plan import ChainPlan
 from fusioncc.runtime.load import load
 from tests.passes.doors import DOORS
+from tests.passes.every_gate import SiluMul, check_silu_mul, every_gate
 from tests.passes.random_chains import Program, programs
 from tests.passes.reference import check_accuracy, exact_results, luck
 
@@ -144,6 +145,14 @@ def test_named_chains_in_the_eager_tier(name: str) -> None:
     """In the tier eager the results are those of eager, but for functions that libdevice and ATen have differently."""
     function, make = NAMED[name]
     assert check(Function(function), list(make()), "eager", "eager")
+
+
+def test_silu_of_every_gate_in_the_eager_tier() -> None:
+    gate, up = every_gate(128, "cuda")
+    compiled = fusioncc.optimize(SiluMul(), chains="always", numerics="eager", on_error="raise", rest="eager")
+    fused = compiled(gate, up)
+    assert [chain.claimed for chain in chains_of(compiled, "eager", "eager")] == [True]
+    check_silu_mul(fused, SiluMul()(gate, up))
 
 
 @pytest.mark.parametrize("name", NAMED)
