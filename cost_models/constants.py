@@ -37,6 +37,14 @@ ROUNDED_LOAD_US = 0.5
 """Time that each K step of a tf32 tile waits for the operands that it rounds, us. Measured at 16 rows, K = N = 4096: 41
 us where 28 were predicted without."""
 
+CUT_US = 0.25
+"""Time that each K step takes to cut one fp32 A into bf16 pieces and to wait for their MMA, us. Assumed: with a wait
+for each of three MMAs it was twice as long, by what fp32 adapters cost a Llama layer of 512 rows over bf16 ones."""
+
+CUT_JOIN_US = 1.3
+"""What six MMAs of bf16 pieces take longer than one where a tile joins an fp32 adapter, us for a tile of 128x256 and a
+padded rank of 16. Counted: 245 clocks each, and a wait."""
+
 JOIN_US = 2.0
 """Reading the partial sums and B and opening the accumulator before the K loop can start, us, once for each program
 that a multiprocessor runs one after another. Hidden like a load where others stream. Fitted on the layers."""

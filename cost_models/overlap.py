@@ -7,7 +7,7 @@ from fusioncc.cost_models import constants as c
 from fusioncc.cost_models.cost import Cost
 from fusioncc.cost_models.launch import Launch
 from fusioncc.cost_models.resources import RESERVED_BYTES, occupancy, shared_bytes, step_bytes
-from fusioncc.cost_models.tiles import grid_tiles, k_steps
+from fusioncc.cost_models.tiles import cut_us, grid_tiles, k_steps
 from fusioncc.device import Device
 
 
@@ -50,7 +50,7 @@ def beside_us(down: Launch, launch: Launch) -> float:
     assert down.pool is not None and launch.pool is not None
     tiles = max(1 + len(down.ranks), step_bytes(down) / c.BESIDE_TILE_BYTES)
     step = max(c.BESIDE_TILE_US * tiles, c.BESIDE_TMA_US if launch.pool.tile.tma else 0.0)
-    return step * k_steps(down)
+    return (step + cut_us(down)) * k_steps(down)
 
 
 def started_early(before: Cost, cost: Cost, exposed: float | None) -> Cost:

@@ -2,8 +2,9 @@
 
 from math import ceil
 
-from fusioncc.cost_models.launch import IN_PIECES, Launch
+from fusioncc.cost_models.launch import IN_PIECES, Launch, RankBlock
 from fusioncc.device import Device
+from fusioncc.schedule import pieces_beside
 
 THREADS_SM = 1536
 """Resident threads of one multiprocessor that every supported card allows (Ada and consumer Blackwell: 1536)."""
@@ -57,7 +58,7 @@ def _accumulators(launch: Launch) -> float:
     tile = launch.pool.tile
     width = launch.width
     if launch.body in ("inline", "down"):
-        width += sum(rank.padded for rank in launch.ranks)
+        width += sum(rank.padded * (4 if _beside(launch, rank) else 1) for rank in launch.ranks)
     squares = tile.block_m * tile.block_k / (32 * tile.num_warps) if launch.normed else 0
     if tile.one_row:
         return squares + tile.block_k * width / (32 * tile.num_warps)
@@ -100,16 +101,26 @@ def _shared_bytes(launch: Launch, device: Device) -> int:
     output = tile.block_m * columns(launch) * (4 if launch.body == "down" else launch.out_element)
     if tile.tma:
         return loop + output // tile.epilogue_subtiles + BARRIER_BYTES * (2 * launch.together - 1)
-    dots = (launch.body != "down") * launch.together + sum(rank.pieces for rank in launch.ranks)
+    dots = (launch.body != "down") * launch.together
+    dots += sum(1 if _beside(launch, rank) else rank.pieces for rank in launch.ranks)
     return max(loop + (MMA_BARRIER_BYTES * dots if device.capability >= 100 else 0), output)
 
 
 def _pieces(launch: Launch) -> int:
-    """Bytes of the 16-bit pieces of fp32 adapters in one step of a loop that reads A."""
+    """Bytes of the 16-bit pieces of fp32 adapters in one step of a loop that reads A: those that lie beside one another
+    are read before the next A is cut."""
     assert launch.pool is not None
     if launch.body == "join":
         return 0
-    return launch.pool.tile.block_k * 2 * sum(rank.padded * rank.pieces for rank in launch.ranks if rank.pieces > 1)
+    beside = max((4 * rank.padded for rank in launch.ranks if _beside(launch, rank)), default=0)
+    apart = sum(3 * rank.padded for rank in launch.ranks if rank.pieces > 1 and not _beside(launch, rank))
+    return launch.pool.tile.block_k * 2 * (beside + apart)
+
+
+def _beside(launch: Launch, rank: RankBlock) -> bool:
+    """Whether the pieces of an fp32 A are columns of one operand, of which zeros are the fourth."""
+    assert launch.pool is not None
+    return rank.pieces > 1 and launch.body != "join" and pieces_beside(launch.pool.tile, rank.padded)
 
 
 def _joined_bytes(launch: Launch, *, behind: bool = False) -> int:

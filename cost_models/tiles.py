@@ -7,7 +7,7 @@ from typing import Any
 
 from fusioncc.cost_models import constants as c
 from fusioncc.cost_models.cost import Cost
-from fusioncc.cost_models.launch import Launch
+from fusioncc.cost_models.launch import IN_PIECES, Launch
 from fusioncc.cost_models.resources import columns, occupancy, step_bytes, warp_group_mma
 from fusioncc.cost_models.traffic import blocks, traffic
 from fusioncc.device import Device
@@ -208,7 +208,16 @@ def join_us(launch: Launch) -> float:
     assert launch.pool is not None
     tile = launch.pool.tile
     row = c.ROW_JOIN_US + c.PAIRED_ROW_JOIN_US * (launch.together > 1)
-    return slice_us(launch) * launch.slices + (row if tile.one_row else c.TMA_JOIN_US if tile.tma else c.LAST_JOIN_US)
+    read = row if tile.one_row else c.TMA_JOIN_US if tile.tma else c.LAST_JOIN_US
+    return slice_us(launch) * launch.slices + read + _cut_join_us(launch)
+
+
+def _cut_join_us(launch: Launch) -> float:
+    """What a tile of MMAs takes longer to join products of fp32 adapters, which are six, us."""
+    assert launch.pool is not None
+    tile = launch.pool.tile
+    ranks = sum(rank.padded for rank in launch.ranks if rank.joined == IN_PIECES)
+    return 0.0 if tile.one_row else c.CUT_JOIN_US * ranks * tile.block_m * tile.block_n / (16 * 128 * 256)
 
 
 def slice_us(launch: Launch) -> float:
@@ -217,10 +226,15 @@ def slice_us(launch: Launch) -> float:
     return c.SLICE_US_KB * max(launch.pool.tile.block_m * sum(rank.padded for rank in launch.ranks) * 4 / 1024, 1.0)
 
 
+def cut_us(launch: Launch) -> float:
+    """Time that each K step of a tile takes to cut fp32 adapters into 16-bit pieces and to wait for their MMAs, us."""
+    return 0.0 if launch.body == "join" else c.CUT_US * sum(rank.pieces > 1 for rank in launch.ranks)
+
+
 def _chain_us(launch: Launch, steps: int, device: Device) -> float:
     """Time of one program whose loads nobody else delays: opening the accumulator and the K loop, us."""
     assert launch.pool is not None
-    step = c.LOAD_LATENCY_US / max(1, launch.pool.tile.num_stages - 1)
+    step = c.LOAD_LATENCY_US / max(1, launch.pool.tile.num_stages - 1) + cut_us(launch)
     if launch.unit == "tf32":
         step += c.ROUNDED_LOAD_US
     elif launch.normed or (launch.body == "inline" and _warp_level_hopper(launch, device)):

@@ -110,6 +110,17 @@ def squares_x(tile: TileConfig) -> bool:
     return not tile.one_row and (tile.block_n if tile.swap_operands else tile.block_m) >= WARP_GROUP_ROWS
 
 
+MOST_BESIDE = 32
+"""Largest padded rank of which the pieces lie beside one another: their accumulators are four times as wide."""
+
+
+def pieces_beside(tile: TileConfig, padded: int) -> bool:
+    """Whether the three bf16 pieces of an fp32 A, and zeros as the fourth, are the columns of one operand: one MMA for
+    each K step, and one wait for it, where three products take three. In a swapped tile they would be rows, of which 64
+    make another MMA of it (:func:`overwrites_x`)."""
+    return not (tile.swap_operands or tile.one_row) and padded <= MOST_BESIDE
+
+
 COMPENSATED_STEP = 32
 """Longest K step of a compensated fp32 product: the products of one step are one chain of additions. With 128 the
 result was twice as far from fp64 as the vendor GEMM's (H200, one row, K = 1000); with 32 it is as close."""

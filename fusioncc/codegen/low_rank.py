@@ -1,6 +1,6 @@
 """Low-rank branches inside a kernel: accumulating ``y = X @ A``, saving it, and joining ``scale * y @ B``."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusioncc.codegen.context import Context
 from fusioncc.codegen.kernel import Param, Part, buffer_pointer, constant, part, total
@@ -8,7 +8,7 @@ from fusioncc.codegen.launch import Buffer
 from fusioncc.codegen.precision import Product, dot, down_product, join_product, multiply_add
 from fusioncc.codegen.tile import Axis, Tile, block_constants, masked
 from fusioncc.group import Branch, Member
-from fusioncc.schedule import COMPENSATED_STEP, UNROLLED_SLICES, TileConfig, padded_rank
+from fusioncc.schedule import COMPENSATED_STEP, UNROLLED_SLICES, TileConfig, padded_rank, pieces_beside
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class LowRankTile:
 
     def zero(self) -> Part:
         letter = "K" if self.tile.one_row else "M"
-        shape = (self.padded.name, f"BLOCK_{letter}")
+        shape = (f"4 * {self.padded.name}" if self._down_product.beside else self.padded.name, f"BLOCK_{letter}")
         params = (self.padded, *block_constants(self.tile, letter))
         ordered = shape if self.tile.swap_operands else shape[::-1]
         zeros = part(f"{self.y} = tl.zeros(({', '.join(ordered)}), tl.float32)", params=params)
@@ -101,8 +101,13 @@ class LowRankTile:
         return part(*dot("x", a, self.y, self._down_product, self.tile.swap_operands))
 
     def settled(self) -> Part:
-        """Behind the K loop ``y`` is the product."""
-        return part(f"{self.y} = tl.sum({self.y}, 1, keep_dims=True)") if self.tile.one_row else Part()
+        """Behind the K loop ``y`` is the product: the sum along K in a tile of one row, or that of the pieces of A."""
+        if self.tile.one_row:
+            return part(f"{self.y} = tl.sum({self.y}, 1, keep_dims=True)")
+        if self._down_product.beside:
+            pieces = f"tl.reshape({self.y}, (BLOCK_M, {self.padded.name}, 4))"
+            return part(f"{self.y} = tl.sum({pieces}, 2)", params=(self.padded, *block_constants(self.tile, "M")))
+        return Part()
 
     def store_slice(self, buffer: Buffer, rows: Axis, wide: bool) -> Part:
         """Write the partial sum of this program's slice of K."""
@@ -181,7 +186,9 @@ class LowRankTile:
     def _down_product(self) -> Product:
         if self.tile.one_row:
             return Product()
-        return down_product(self.context.group, self.down.weight.dtype, self.context.tier)
+        product = down_product(self.context.group, self.down.weight.dtype, self.context.tier)
+        beside = product.cut == ("right",) and pieces_beside(self.tile, padded_rank(self.down.n))
+        return replace(product, beside=beside)
 
     @property
     def _join_product(self) -> Product:

@@ -29,21 +29,25 @@ class Product:
     ``left`` and ``right`` are source of the operands, in which ``{operand}`` stands for the operand and ``{other}`` for
     the other one. ``precision`` is the ``input_precision`` of the dot (empty for 16-bit operands). ``cut`` names the
     sides that are fp32 and go in as three bf16 pieces each, where X is bf16; of nine products the six largest hold all
-    that fp32 holds. ``compensated``: each K step's product is added with Kahan's correction, since one chain of K
-    fp32 additions is further from the exact sum than a vendor GEMM is.
+    that fp32 holds. ``beside``: the pieces of the right side are the columns of one operand, and the accumulator has
+    four for each of its own (see :func:`~fusioncc.schedule.pieces_beside`). ``compensated``: each K step's product is
+    added with Kahan's correction, since one chain of K fp32 additions is further from the exact sum than a vendor GEMM
+    is.
     """
 
     left: str = OPERAND
     right: str = OPERAND
     precision: Literal["", "ieee", "tf32", "tf32x3"] = ""
     cut: tuple[Literal["left", "right"], ...] = ()
+    beside: bool = False
     compensated: bool = False
 
     @property
     def helpers(self) -> tuple[str, ...]:
         """Device functions that the product calls."""
         rounds = "to_tf32" in self.left + self.right
-        return ((PIECES,) if self.cut else ()) + ((TO_TF32,) if rounds else ())
+        pieces = (PIECES, BESIDE) if self.beside else (PIECES,) if self.cut else ()
+        return pieces + ((TO_TF32,) if rounds else ())
 
     @property
     def needs_x(self) -> bool:
@@ -115,6 +119,13 @@ def in_pieces(a, dtype: tl.constexpr):
     low = (rest - middle.to(tl.float32)).to(dtype)
     return high, middle, low
 """
+BESIDE = """@triton.jit
+def pieces_beside(a, dtype: tl.constexpr):
+    # The pieces of each column, and zeros as the fourth, beside one another.
+    high, middle, low = in_pieces(a, dtype)
+    pieces = tl.join(tl.join(high, middle), tl.join(low, tl.zeros_like(low)))
+    return tl.reshape(pieces, (a.shape[0], 4 * a.shape[1]))
+"""
 TO_TF32 = """@triton.jit
 def to_tf32(a):
     # Tensor cores drop the low 13 bits of an fp32 operand; rounding first halves the error and takes away its bias.
@@ -133,6 +144,8 @@ def multiply_add(left: str, right: str, acc: str, x: str, w: str) -> str:
 
 def dot(left: str, right: str, acc: str, product: Product, swap: bool, *, opens: bool = False) -> tuple[str, ...]:
     """``acc += left @ right``, or ``acc =`` that when it opens the accumulator; a swapped tile swaps the operands."""
+    if product.beside:
+        return (f"{acc} = tl.dot({left}, pieces_beside({right}, {left}.dtype), {acc})",)
     lines: list[str] = []
     if "left" in product.cut:
         lines += _cut(left, product.left.format(operand=left, other=right), X_TYPE)

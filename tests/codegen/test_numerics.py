@@ -9,7 +9,7 @@ import torch
 from fusioncc.codegen import emit
 from fusioncc.descriptors import refusal
 from fusioncc.group import Group, Output
-from fusioncc.schedule import COMPENSATED_STEP, Schedule, TileConfig, overwrites_x, padded_rank
+from fusioncc.schedule import COMPENSATED_STEP, MOST_BESIDE, Schedule, TileConfig, overwrites_x, padded_rank
 from tests.codegen import reference
 from tests.codegen.cases import (
     DESCRIBED,
@@ -251,6 +251,21 @@ def test_fp32_adapters_keep_fp32_accuracy(load, dtype: str, a: str, b: str, kind
     value = group(33, 200, Main(136, (Lora(8, dtype=a, up_dtype=b),), dtype=dtype), dtype=dtype)
     value = replace(value, outputs=(Output(0, "add0", "fp32"),))
     outputs, _, exact = run(load, value, schedules(value)[kind])
+    assert reference.rms(outputs[0], exact[0]) < 1e-6
+
+
+@pytest.mark.parametrize("rank", [3, 32, 33, 64])
+@pytest.mark.parametrize("kind", ["inline", "inline_swapped", "split_1", "split_3"])
+def test_pieces_lie_beside_one_another_where_registers_hold_them(load, kind: str, rank: int) -> None:
+    """One product of X in three bf16 pieces of A, or three: as accurate."""
+    value = group(33, 200, Main(136, (Lora(rank, dtype="fp32"),)))
+    value = replace(value, outputs=(Output(0, "add0", "fp32"),))
+    schedule = schedules(value)[kind]
+    beside = rank <= MOST_BESIDE and not schedule.pools[0].tile.swap_operands
+    source = emit(value, schedule, name="module", tier="fp32", why="a test").source
+    assert ("tl.dot(x, pieces_beside(a, x.dtype), y)" in source) is beside
+    assert ("a_high, a_middle, a_low = in_pieces(a, x.dtype)" in source) is not beside
+    outputs, _, exact = run(load, value, schedule)
     assert reference.rms(outputs[0], exact[0]) < 1e-6
 
 

@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fusioncc.cost_models import constants as c
 from fusioncc.cost_models import estimate
 from fusioncc.cost_models.launches import launches
 from fusioncc.cost_models.resources import occupancy, shared_bytes
-from fusioncc.cost_models.tiles import shares, tile_count
+from fusioncc.cost_models.tiles import cut_us, join_us, shares, slice_us, tile_count
 from fusioncc.device import get_device
 from fusioncc.schedule import Estimate, Pool, Schedule, TileConfig, padded_rank
 from tests.cost_models.groups import lora
@@ -86,7 +88,7 @@ def test_shared_memory_counts_every_stage_of_every_operand() -> None:
     (launch,) = launches(lora(64, 4096, 4096, 8), schedule)
     assert shared_bytes(launch, H200) == 3 * 64 * 2 * (64 + 128 + 16)
     (mixed,) = launches(lora(64, 4096, 4096, 8, adapter="fp32"), schedule)
-    assert shared_bytes(mixed, H200) == 3 * 64 * (2 * (64 + 128) + 4 * 16) + 3 * 2 * 16 * 64
+    assert shared_bytes(mixed, H200) == 3 * 64 * (2 * (64 + 128) + 4 * 16) + 4 * 2 * 16 * 64
 
 
 def test_a_join_holds_b_beside_the_loop_and_ampere_one_stage_less() -> None:
@@ -119,6 +121,17 @@ def test_pieces_of_an_fp32_adapter_cost_mma_work_except_when_relaxed() -> None:
     exact, relaxed = estimate(group, schedule, H200), estimate(group, schedule, H200, tier="relaxed")
     assert exact is not None and relaxed is not None
     assert dict(exact.terms)["mma"] > dict(relaxed.terms)["mma"]
+
+
+def test_an_fp32_adapter_costs_a_wait_each_step_and_more_where_it_joins() -> None:
+    tile = TileConfig(64, 128, 64, num_stages=3)
+    for adapter, tier, cut in (("fp32", "fp32", True), ("fp32", "relaxed", False), ("bf16", "fp32", False)):
+        group = lora(64, 4096, 4096, 16, adapter=adapter)
+        (inline,) = launches(group, scheduled("inline", tile), tier)
+        down, join = launches(group, scheduled("split", tile), tier)
+        assert [cut_us(each) for each in (inline, down, join)] == [c.CUT_US * cut, c.CUT_US * cut, 0.0]
+        plain = c.LAST_JOIN_US + slice_us(join)
+        assert join_us(join) == pytest.approx(plain + cut * c.CUT_JOIN_US * (64 * 128) / (128 * 256))
 
 
 def test_ieee_does_not_use_tensor_cores() -> None:

@@ -45,6 +45,14 @@ def in_pieces(a, dtype: tl.constexpr):
 
 
 @triton.jit
+def pieces_beside(a, dtype: tl.constexpr):
+    # The pieces of each column, and zeros as the fourth, beside one another.
+    high, middle, low = in_pieces(a, dtype)
+    pieces = tl.join(tl.join(high, middle), tl.join(low, tl.zeros_like(low)))
+    return tl.reshape(pieces, (a.shape[0], 4 * a.shape[1]))
+
+
+@triton.jit
 def main_0(
     x_ptr,
     w_ptr,
@@ -87,19 +95,17 @@ def main_0(
     w_tile = w_ptr + ks[:, None] * W_STRIDE_K + cols[None, :] * W_STRIDE_N
     a_tile = a_ptr + ks[:, None] * A_STRIDE_K + ranks[None, :] * A_STRIDE_R
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    y = tl.zeros((BLOCK_M, RP), tl.float32)
+    y = tl.zeros((BLOCK_M, 4 * RP), tl.float32)
     for k in range(0, K, BLOCK_K):
         x = tl.load(x_tile)
         w = tl.load(w_tile)
         a = tl.load(a_tile)
         acc = tl.dot(x, w, acc)
-        a_high, a_middle, a_low = in_pieces(a, x.dtype)
-        y = tl.dot(x, a_low, y)
-        y = tl.dot(x, a_middle, y)
-        y = tl.dot(x, a_high, y)
+        y = tl.dot(x, pieces_beside(a, x.dtype), y)
         x_tile += BLOCK_K * X_STRIDE_K
         w_tile += BLOCK_K * W_STRIDE_K
         a_tile += BLOCK_K * A_STRIDE_K
+    y = tl.sum(tl.reshape(y, (BLOCK_M, RP, 4)), 2)
 
     # The low-rank product joins in the same accumulator, before the only rounding of the sum.
     y *= SCALE

@@ -36,6 +36,14 @@ def in_pieces(a, dtype: tl.constexpr):
 
 
 @triton.jit
+def pieces_beside(a, dtype: tl.constexpr):
+    # The pieces of each column, and zeros as the fourth, beside one another.
+    high, middle, low = in_pieces(a, dtype)
+    pieces = tl.join(tl.join(high, middle), tl.join(low, tl.zeros_like(low)))
+    return tl.reshape(pieces, (a.shape[0], 4 * a.shape[1]))
+
+
+@triton.jit
 def down_0(
     x_ptr,
     a_ptr,
@@ -59,16 +67,14 @@ def down_0(
 
     x_tile = x_ptr + safe_rows[:, None] * X_STRIDE_M + ks[None, :] * X_STRIDE_K
     a_tile = a_ptr + ks[:, None] * A_STRIDE_K + ranks[None, :] * A_STRIDE_R
-    y = tl.zeros((BLOCK_M, RP), tl.float32)
+    y = tl.zeros((BLOCK_M, 4 * RP), tl.float32)
     for k in range(0, K, BLOCK_K):
         x = tl.load(x_tile)
         a = tl.load(a_tile)
-        a_high, a_middle, a_low = in_pieces(a, x.dtype)
-        y = tl.dot(x, a_low, y)
-        y = tl.dot(x, a_middle, y)
-        y = tl.dot(x, a_high, y)
+        y = tl.dot(x, pieces_beside(a, x.dtype), y)
         x_tile += BLOCK_K * X_STRIDE_K
         a_tile += BLOCK_K * A_STRIDE_K
+    y = tl.sum(tl.reshape(y, (BLOCK_M, RP, 4)), 2)
 
     y_tile = y_ptr + rows[:, None] * RP + ranks[None, :]
     tl.store(y_tile, y, mask=rows[:, None] < M)
