@@ -74,7 +74,7 @@ class Bars(Observer):
     def done(self, outcome: Outcome) -> None:
         self._summary.done(outcome)
         if self._progress is not None:
-            self._progress.advance(self._task)
+            self._progress.update(self._task, advance=1, refresh=True)
 
     def end(self) -> None:
         if self._progress is not None:
@@ -83,7 +83,8 @@ class Bars(Observer):
 
     def _show(self, key: Key) -> None:
         if self._progress is not None:
-            self._progress.update(self._task, description=f"{describe_group(key.group)}: {best_so_far(self._seen)}")
+            description = f"{describe_group(key.group)}: {best_so_far(self._seen)}"
+            self._progress.update(self._task, description=description, refresh=True)
 
 
 class _TimeLeft(ProgressColumn):
