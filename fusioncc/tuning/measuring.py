@@ -49,7 +49,7 @@ Result = Timed | Dropped | Failed
 @dataclass(frozen=True)
 class Race:
     """What came of each schedule, in the order given, and what the vendor's kernels took in the same run. A schedule
-    for which no time was left is None."""
+    for which no time was left is None, as is one that was not tried any more because these had failed."""
 
     library: Measured | Failed
     results: tuple[Result | None, ...]

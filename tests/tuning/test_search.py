@@ -202,13 +202,16 @@ def test_who_fails_in_the_last_race_is_replaced() -> None:
 
 class NoLibrary(FakeMeter):
     def race(self, job: Job, schedules: tuple[Schedule, ...], seconds: float) -> Race:
+        self.races.append(schedules)
         return Race(Failed("memory", "no room for X"), (None,) * len(schedules))
 
 
 def test_without_a_time_of_library_nothing_is_known() -> None:
     clock = Clock()
-    outcome = search(key(LORA), DEVICE, NoLibrary(clock), EFFORTS["full"], 60.0, clock=clock)
-    assert outcome.entry is None and "memory: no room for X" in outcome.why
+    meter = NoLibrary(clock)
+    outcome = search(key(LORA), DEVICE, meter, EFFORTS["full"], 60.0, clock=clock)
+    assert outcome.entry is None and "memory: no room for X" in outcome.why and len(meter.races) == 1
+    assert outcome.broken == Failed("memory", "no room for X") and outcome.failures == {}
 
 
 @pytest.mark.parametrize("effort", ["quick", "full"])
