@@ -31,7 +31,7 @@ from fusioncc.passes.norm_groups import norm_groups
 from fusioncc.passes.pack_rules import check_packs
 from fusioncc.passes.plan_chains import plan_chains
 from fusioncc.passes.plan_groups import Known, Setting, is_made_for, plan_groups
-from fusioncc.passes.tune_groups import deadline_of, tune_groups, tunes, why_untuned
+from fusioncc.passes.tune_groups import deadline_of, one_meter, tune_groups, tunes, why_untuned
 from fusioncc.passes.tuned_choice import Entries
 from fusioncc.passes.weight_rules import Weights
 from fusioncc.plan import SCHEMA, GroupPlan, Plan
@@ -81,7 +81,16 @@ def draft(graph: fx.Graph, setting: Setting, form: str = "") -> Drafted:
         PlanError: ``setting.given`` belongs to another graph.
         IllegalScheduleError: a forced schedule is illegal under ``on_error="raise"``.
     """
-    drafted, deadline = _draft(graph, setting, form), deadline_of(setting)
+    drafted = _draft(graph, setting, form)
+    if not tunes(setting):
+        return drafted
+    with one_meter(setting) as measuring:
+        return _tuned(graph, drafted, measuring, form)
+
+
+def _tuned(graph: fx.Graph, drafted: Drafted, setting: Setting, form: str) -> Drafted:
+    """What was drafted, planned with what is measured for its groups now."""
+    deadline = deadline_of(setting)
     searched, rounds = True, 0
     while searched and tunes(setting):
         measured, searched = tune_groups(drafted.plan.groups, setting, deadline)

@@ -113,15 +113,20 @@ class _Search:
 
     def _first(self, kinds: tuple[str, ...]) -> None:
         """The schedules that every effort measures."""
+        self.meter.prepare(self.job, ())  # its processes start while the candidates are ranked
         others = tuple(kind for kind in kinds if kind != WAITING)
         places = self.effort.candidates - WAITING_PLACES * (WAITING in kinds)
         proposed = first_candidates(self.key, self.device, places, others) if others else ()
         self.meter.prepare(self.job, proposed)
+        if WAITING not in kinds:
+            self._race(proposed, self.kept_s)
+            return
+        places = WAITING_PLACES if others else self.effort.candidates
+        likeliest = next(iter(proposed), None)  # is compiled meanwhile, whoever wins
+        self.meter.prepare(self.job, waiting_candidates(self.key, self.device, places, likeliest))
         self._race(proposed, self.kept_s)
-        if WAITING in kinds:
-            best = next(iter(self._fastest(1)), None)
-            places = WAITING_PLACES if others else self.effort.candidates
-            self._race(waiting_candidates(self.key, self.device, places, best), self.kept_s)
+        best = next(iter(self._fastest(1)), None)
+        self._race(waiting_candidates(self.key, self.device, places, best), self.kept_s)
 
     def _climb(self) -> bool:
         """Measure the neighbours of the fastest schedule, until none gains more than the spreads; whether there was
