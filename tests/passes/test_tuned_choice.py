@@ -261,7 +261,7 @@ class EndsLose(FakeMeter):
 
     def true_us(self, group: Group, schedule: Schedule, tier: str = "fp32") -> float:
         us = super().true_us(group, schedule, tier)
-        return 0.01 * us if schedule.kind == "library" and group.epilogues else us
+        return 0.001 * us if schedule.kind == "library" and group.epilogues else us
 
 
 class Parted:
@@ -397,6 +397,42 @@ def test_ends_that_all_lose_are_not_tried_in_every_choice_of_them(ends: int, mon
     assert sum(map(bool, rounds)) == {1: 2, 2: 4, 5: 5}[ends] and [each.closed for each in meters] == [1]
     for each in group.group.mains:
         assert group.group.epilogue_of(each) is None
+
+
+def test_a_later_process_plans_the_choice_of_ends_that_was_measured() -> None:
+    """Of five ends most choices are measured nowhere. What was settled is planned again, tuned or not, and nothing is
+    searched for it."""
+    meters: list[FakeMeter] = []
+
+    def made(device: Device) -> Meter:
+        meters.append(EndsLose(Clock(), library=10.0))
+        return meters[-1]
+
+    def five(s: Any, x: torch.Tensor) -> Any:
+        halves = [slice(at * 256, (at + 1) * 256) for at in range(5)]
+        return tuple(f.silu(x @ s.w[:, half] + x @ s.a @ s.b[:, half]) for half in halves)
+
+    module, of = graph(five), setting(epilogues="always")
+    models = planned(of, module)
+    tunes = replace(of, tuning=Tuning(made), options=replace(of.options, autotune="quick"))
+    settled = planned(tunes, module)
+    assert len(models.epilogues) == 5 and not settled.epilogues and settled.why.startswith("measured")
+    assert planned(of, module) == settled == planned(tunes, module) and len(meters) == 1
+
+
+def test_a_choice_of_ends_that_nobody_measured_is_the_model_s_as_long_as_none_is_known_without() -> None:
+    def two(s: Any, x: torch.Tensor) -> Any:
+        halves = (slice(2048), slice(2048, 4096))
+        return tuple(f.silu(x @ s.w[:, half] + x @ s.a @ s.b[:, half]) for half in halves)
+
+    always, module = setting(epilogues="always"), graph(two)
+    kept(always, "library", 0, module)
+    group = planned(always, module)
+    assert len(group.epilogues) == 1 and group.why.startswith("predicted")
+    bare = setting(epilogues="never")
+    entry = kept(bare, "inline", 1, module)
+    group = planned(always, module)
+    assert not group.epilogues and group.schedule == entry.schedule and group.why.startswith("measured")
 
 
 def test_a_group_that_does_not_build_is_planned_again_and_not_tuned_again(monkeypatch: pytest.MonkeyPatch) -> None:
