@@ -59,11 +59,11 @@ def search(
     if not kinds:
         entry, why = None, "no schedule of it can be measured"
     elif seconds <= 0.0:
-        entry, why = None, "there was no time to measure anything"
+        entry, why, running.cut = None, "there was no time to measure anything", True
     else:
         entry, why = running.run(kinds, now)
     counts = pruned(key.group, device, kinds, key.tier)
-    return Outcome(key, entry, why, tuple(running.raced), counts, clock() - begun, running.broken)
+    return Outcome(key, entry, why, tuple(running.raced), counts, clock() - begun, running.broken, running.cut)
 
 
 @dataclass(frozen=True)
