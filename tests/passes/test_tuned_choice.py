@@ -309,6 +309,26 @@ def test_caches_depend_on_what_was_measured() -> None:
     assert FusionPass().uuid() == before[0]
 
 
+@pytest.mark.parametrize("fault", ["crash", ""])
+def test_where_a_search_keeps_nothing_caches_hold_the_same_graph(fault: str) -> None:
+    """A graph is kept in Inductor's cache under the key from before its tuning. Who has that key later knows as much,
+    and would plan the same; where something was kept the key is another."""
+
+    def rewritten(by: FusionPass) -> tuple[str, tuple[GroupPlan, ...]]:
+        rewriting = captured()
+        by(rewriting)
+        return str(rewriting), by.plans[-1].groups
+
+    options = Options(autotune="quick", device="h200", on_error="raise")
+    measuring = Tuning(lambda device: FakeMeter(Clock(), library=10.0, fault=lambda schedule: fault))
+    tuned, later = FusionPass(options, tuning=measuring), FusionPass(options)
+    key = tuned.uuid()
+    kept_under_it = rewritten(tuned)
+    assert key is not None and (later.uuid() == key) == bool(fault)
+    assert (tuned.plans[-1].groups[0].why.startswith("measured")) == (not fault)
+    assert rewritten(later) == kept_under_it
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
