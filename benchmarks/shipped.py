@@ -3,11 +3,13 @@
     python benchmarks/shipped.py --out fusioncc/tuned/h200.json --seconds 900
 
 The table is written after each group. Groups that are in it already are skipped, so a run can be cut off and gone on
-with. What is searched, and in which order, is in ``projections.py``.
+with. A search that had no time to end is made again with twice the time, ``TRIES`` times at most; what the last one
+found is kept. What is searched, and in which order, is in ``projections.py``.
 """
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -23,11 +25,13 @@ from fusioncc.tuning.exchange import MAX_TABLE_BYTES, entries_of, exported
 from fusioncc.tuning.form import from_bytes
 from fusioncc.tuning.measuring import Meter
 from fusioncc.tuning.meter import CardMeter
+from fusioncc.tuning.outcome import Outcome
 from fusioncc.tuning.place import place_of
 from fusioncc.tuning.search import search
 
-WHOLE = 0.8
-"""Part of its time up to which a search is taken to have ended by itself."""
+TRIES = 3
+"""Searches of one group; what one has compiled the next finds in Triton's cache."""
+Clock = Callable[[], float]
 
 
 def key(case: Case, device: Device, card: str) -> Key:
@@ -50,23 +54,42 @@ def missing(wanted: list[Case], entries: list[Entry], device: Device, card: str)
 
 
 def measure(
-    wanted: list[tuple[Case, Key]], entries: list[Entry], device: Device, meter: Meter, path: Path, seconds: float
+    wanted: list[tuple[Case, Key]],
+    entries: list[Entry],
+    device: Device,
+    meter: Meter,
+    path: Path,
+    seconds: float,
+    clock: Clock = time.monotonic,
 ) -> list[Entry]:
-    """Search for each group in turn, and write the table after each, until the time is over. A search that it may have
-    cut short is not kept."""
-    deadline, effort = time.monotonic() + seconds, EFFORTS["quick"]
+    """Search for each group in turn, and write the table after each, until the time is over. A search that this has cut
+    short is not kept; the next run makes it again, as it does where nothing was found out."""
+    deadline, nothing = clock() + seconds, 0
     for case, of in wanted:
-        left = deadline - time.monotonic()
-        if left <= 0:
+        if clock() >= deadline:
             break
-        budget = min(left, effort.seconds)
-        outcome = search(of, device, meter, effort, budget)
-        if outcome.entry is not None and outcome.seconds < WHOLE * budget:
+        outcome, late = searched(of, device, meter, deadline, clock)
+        if outcome.entry is not None and not late:
             entries = [*entries, outcome.entry]
             write_whole(path, exported(entries).decode())
+        nothing += outcome.entry is None
         said = outcome.entry.schedule.kind if outcome.entry is not None else outcome.why
+        said += ", cut short by the end of this run" if late else ", of what there was time for" if outcome.cut else ""
         print(f"{label(case)}: {said}, {outcome.seconds:.1f} s, {dict(outcome.failures)}", flush=True)
+    if nothing:
+        print(f"Searches that found nothing out: {nothing}; the next run makes them again, first of all.")
     return entries
+
+
+def searched(of: Key, device: Device, meter: Meter, deadline: float, clock: Clock) -> tuple[Outcome, bool]:
+    """What comes of a group, with more time where a search had too little; and whether the deadline cut it short."""
+    effort = EFFORTS["quick"]
+    for at in range(TRIES):
+        seconds, left = effort.seconds * 2**at, deadline - clock()
+        outcome = search(of, device, meter, effort, min(seconds, left), clock=clock)
+        if not outcome.cut or left < seconds:
+            break
+    return outcome, outcome.cut and left < seconds
 
 
 def label(case: Case) -> str:

@@ -19,7 +19,7 @@ from fusioncc.passes.build_groups import build_groups
 from fusioncc.passes.canonicalize import canonicalize
 from fusioncc.passes.choose_groups import choose_groups
 from fusioncc.passes.emit_groups import emit_groups
-from fusioncc.passes.end_groups import end_groups
+from fusioncc.passes.end_groups import EndedGroups, end_groups
 from fusioncc.passes.find_alternatives import find_alternatives
 from fusioncc.passes.find_branches import find_branches
 from fusioncc.passes.find_groups import Found, find_groups
@@ -30,8 +30,8 @@ from fusioncc.passes.merge_rules import check_merge
 from fusioncc.passes.norm_groups import norm_groups
 from fusioncc.passes.pack_rules import check_packs
 from fusioncc.passes.plan_chains import plan_chains
-from fusioncc.passes.plan_groups import Known, Setting, is_made_for, plan_groups
-from fusioncc.passes.tune_groups import deadline_of, tune_groups, tunes, why_untuned
+from fusioncc.passes.plan_groups import Known, Setting, is_made_for, is_measured, plan_groups
+from fusioncc.passes.tune_groups import deadline_of, one_meter, tune_groups, tunes, why_untuned
 from fusioncc.passes.tuned_choice import Entries
 from fusioncc.passes.weight_rules import Weights
 from fusioncc.plan import SCHEMA, GroupPlan, Plan
@@ -81,7 +81,16 @@ def draft(graph: fx.Graph, setting: Setting, form: str = "") -> Drafted:
         PlanError: ``setting.given`` belongs to another graph.
         IllegalScheduleError: a forced schedule is illegal under ``on_error="raise"``.
     """
-    drafted, deadline = _draft(graph, setting, form), deadline_of(setting)
+    drafted = _draft(graph, setting, form)
+    if not tunes(setting):
+        return drafted
+    with one_meter(setting) as measuring:
+        return _tuned(graph, drafted, measuring, form)
+
+
+def _tuned(graph: fx.Graph, drafted: Drafted, setting: Setting, form: str) -> Drafted:
+    """What was drafted, planned with what is measured for its groups now."""
+    deadline = deadline_of(setting)
     searched, rounds = True, 0
     while searched and tunes(setting):
         measured, searched = tune_groups(drafted.plan.groups, setting, deadline)
@@ -132,6 +141,9 @@ def _draft(graph: fx.Graph, setting: Setting, form: str, apart: frozenset[str] =
         planned, unmet = plan_groups(tuple(each.group for each in planned), setting, refusals, known)
     ended = end_groups(graph, planned, found.covered, setting, refusals, apart)
     ended = norm_groups(graph, ended, setting, refusals, apart)
+    unsure = _unsure(planned, ended, setting)
+    if unsure:
+        return _draft(graph, setting, form, apart | unsure)
     emitted = emit_groups(ended.groups, setting.options.on_error, setting.options.trace)
     rejections = found.rejections + left_out + unmet + ended.rejections + emitted.rejections
     notes = _notes(emitted.groups, setting)
@@ -150,6 +162,16 @@ def _draft(graph: fx.Graph, setting: Setting, form: str, apart: frozenset[str] =
         chains=chains.chains,
     )
     return Drafted(plan, emitted.modules, chains.modules, setting.measured, apart)
+
+
+def _unsure(bare: tuple[GroupPlan, ...], ended: EndedGroups, setting: Setting) -> frozenset[str]:
+    """The groups that were measured with more than they begin and end with now, and lost; of which nobody has measured
+    what is left, but the ``bare`` ones have been: they go without, so that what runs was measured."""
+    alone = {each.name: each for each in bare}
+    partly = [each for each in ended.groups if each.name in ended.lost and (each.epilogues or each.norm)]
+    return frozenset(
+        each.name for each in partly if not is_measured(each, setting) and is_measured(alone[each.name], setting)
+    )
 
 
 def rewrite(graph: fx.Graph, setting: Setting, form: str, held_by: HeldBy | None = None) -> Plan:

@@ -22,7 +22,7 @@ from fusioncc.passes.exclusions import Contraction
 from fusioncc.passes.find_chains import find_chains, inputs_of
 from fusioncc.passes.find_rotations import Rotations, find_rotations, read_by
 from fusioncc.passes.plan_chains import chain_refusal, relaid
-from fusioncc.passes.plan_groups import WITHOUT_KERNEL, Known, Refusals, Setting, plan_groups
+from fusioncc.passes.plan_groups import WITHOUT_KERNEL, Known, Refusals, Setting, is_measured, plan_groups
 from fusioncc.passes.predicted import LEAST_GAIN, compared, group_us, part_us
 from fusioncc.passes.read_chains import read_chain
 from fusioncc.passes.read_ops import is_fill
@@ -36,11 +36,13 @@ Covered = dict[str, frozenset[fx.Node]]
 
 @dataclass(frozen=True)
 class EndedGroups:
-    """The groups with what their tiles end with, the nodes that each covers now, and why chains stay apart."""
+    """The groups with what their tiles end with, the nodes that each covers now, why chains stay apart, and the groups
+    that were measured with one more and are no faster so than ``library``."""
 
     groups: tuple[GroupPlan, ...]
     covered: Covered
     rejections: tuple[Rejected, ...]
+    lost: frozenset[str] = frozenset()
 
 
 def end_groups(
@@ -74,6 +76,7 @@ class _Ending:
     covered: Covered
     rejections: list[Rejected] = field(default_factory=list)
     known: Known = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
 
     def run(self, apart: frozenset[str]) -> EndedGroups:
         before, covered = tuple(self.groups), dict(self.covered)
@@ -98,7 +101,7 @@ class _Ending:
                 mains = {node: main for node, (owner, main) in sources.items() if owner == at}
                 self._guarded(at, partial(self._try, at, nodes, mains, chain))
         self._check_given(before, covered)
-        return EndedGroups(tuple(self.groups), self.covered, tuple(self.rejections))
+        return EndedGroups(tuple(self.groups), self.covered, tuple(self.rejections), frozenset(self.lost))
 
     @cached_property
     def by_name(self) -> dict[str, fx.Node]:
@@ -212,6 +215,7 @@ class _Ending:
             setting = replace(setting, given=replace(given, groups=(given.groups[at],)))
         ((planned,), _) = plan_groups((group,), setting, self.refusals, self.known)
         if planned.schedule.kind in WITHOUT_KERNEL:
+            self.lost |= {planned.name} if is_measured(planned, setting) else set()
             return Rejected("ends_tiles", first, f"products stay the vendor's, {planned.why}")
         us, us_before = (group_us(each, self.setting) for each in (planned, before))
         if us is None or us_before is None:

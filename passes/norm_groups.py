@@ -22,7 +22,7 @@ from fusioncc.passes.find_chains import find_chains
 from fusioncc.passes.find_norms import FoundNorm, find_norm
 from fusioncc.passes.norm_rules import InFront, first_refusal
 from fusioncc.passes.plan_chains import relaid
-from fusioncc.passes.plan_groups import WITHOUT_KERNEL, Known, Refusals, Setting, plan_groups
+from fusioncc.passes.plan_groups import WITHOUT_KERNEL, Known, Refusals, Setting, is_measured, plan_groups
 from fusioncc.passes.predicted import LEAST_GAIN, compared, group_us, part_us
 from fusioncc.passes.read_chains import read_chain
 from fusioncc.plan import GroupPlan
@@ -45,7 +45,8 @@ def norm_groups(
     wanted = options.norms != "never" if given is None else any(each.norm for each in given.groups)
     if not (wanted and ended.groups) or isinstance(setting.runnable, Rejected) or options.schedule in WITHOUT_KERNEL:
         return ended
-    norming = _Norming(graph, setting, refusals, list(ended.groups), dict(ended.covered), list(ended.rejections))
+    rejections, lost = list(ended.rejections), set(ended.lost)
+    norming = _Norming(graph, setting, refusals, list(ended.groups), dict(ended.covered), rejections, lost)
     return norming.run(apart)
 
 
@@ -57,6 +58,7 @@ class _Norming:
     groups: list[GroupPlan]
     covered: Covered
     rejections: list[Rejected]
+    lost: set[str]
     known: Known = field(default_factory=dict)
 
     def run(self, apart: frozenset[str]) -> EndedGroups:
@@ -64,7 +66,7 @@ class _Norming:
             if group.name not in apart:
                 self._guarded(at)
         self._check_given()
-        return EndedGroups(tuple(self.groups), self.covered, tuple(self.rejections))
+        return EndedGroups(tuple(self.groups), self.covered, tuple(self.rejections), frozenset(self.lost))
 
     @cached_property
     def by_name(self) -> dict[str, fx.Node]:
@@ -132,6 +134,7 @@ class _Norming:
             setting = replace(setting, given=replace(given, groups=(given.groups[at],)))
         ((planned,), _) = plan_groups((group,), setting, self.refusals, self.known)
         if planned.schedule.kind in WITHOUT_KERNEL:
+            self.lost |= {planned.name} if is_measured(planned, setting) else set()
             return Rejected("normed_tiles", name, f"products stay the vendor's, {planned.why}")
         us, us_before = (group_us(each, self.setting) for each in (planned, before))
         if us is None or us_before is None:

@@ -161,6 +161,11 @@ def as_run(group: Group, options: Options) -> Group:
     return replace(group, lhs=replace(group.lhs, aligned=False)) if options.rest == "eager" else group
 
 
+def is_measured(planned: GroupPlan, setting: Setting) -> bool:
+    """Whether what a group runs was measured for it, and not predicted."""
+    return tuned_choice(as_run(planned.group, setting.options), planned.candidates, setting) is not None
+
+
 def _kinds(setting: Setting, position: int) -> tuple[str, ...]:
     """Kinds to consider: those that pack weights are, where the user packs weights or names one."""
     named = {setting.options.schedule, setting.given.groups[position].schedule.kind if setting.given else ""}

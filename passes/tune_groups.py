@@ -1,6 +1,7 @@
 """Tune groups: measure schedules of the planned groups that the database has none for, on the card they will run on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import monotonic
 
@@ -11,10 +12,11 @@ from fusioncc.passes.plan_groups import Setting, as_run
 from fusioncc.passes.tuned_choice import key_for
 from fusioncc.plan import GroupPlan
 from fusioncc.runtime.torch_ranks import is_first_rank, torch_ranks
+from fusioncc.schedule import Schedule
 from fusioncc.seam import one_line, translated, warn
 from fusioncc.tuning.efforts import EFFORTS
 from fusioncc.tuning.key import Card, Key
-from fusioncc.tuning.measuring import Meter
+from fusioncc.tuning.measuring import Job, Meter, Race
 from fusioncc.tuning.outcome import Observer
 from fusioncc.tuning.tune import Means, tuner
 
@@ -35,6 +37,42 @@ def card_tuning(*observers: Observer) -> Tuning:
     from fusioncc.tuning.progress import observer_for
 
     return Tuning(CardMeter, (observer_for(Console(stderr=True), is_first_rank()), *observers))
+
+
+@dataclass(frozen=True)
+class Lent:
+    """A meter that somebody else closes."""
+
+    meter: Meter
+
+    def prepare(self, job: Job, schedules: tuple[Schedule, ...]) -> None:
+        self.meter.prepare(job, schedules)
+
+    def race(self, job: Job, schedules: tuple[Schedule, ...], seconds: float) -> Race:
+        return self.meter.race(job, schedules, seconds)
+
+    def close(self) -> None:
+        pass
+
+
+@contextmanager
+def one_meter(setting: Setting) -> Iterator[Setting]:
+    """The setting in which everything that is tuned inside has one meter, so that its processes start once."""
+    tuning, made = setting.tuning, list[Meter]()
+    if tuning is None:
+        yield setting
+        return
+
+    def lent(device: Device) -> Meter:
+        if not made:
+            made.append(tuning.meters(device))
+        return Lent(made[0])
+
+    try:
+        yield replace(setting, tuning=replace(tuning, meters=lent))
+    finally:
+        for meter in made:
+            meter.close()
 
 
 def tunes(setting: Setting) -> bool:

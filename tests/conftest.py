@@ -36,6 +36,14 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def nothing_ships(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The models choose, whatever was measured for the tables of the package."""
+    from fusioncc.tuning import shipped
+
+    shipped.FOLDER = tmp_path_factory.mktemp("shipped")
+
+
+@pytest.fixture(scope="session", autouse=True)
 def asked_once() -> None:
     """Before every export torch asks its dispatcher for all ops, and the garbage collector goes through all that was
     imported again and again: once is enough."""

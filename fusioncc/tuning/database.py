@@ -17,7 +17,7 @@ from fusioncc.device import Device
 from fusioncc.errors import TuningError
 from fusioncc.runtime.files import kept_folder
 from fusioncc.tuning.claims import CLAIM
-from fusioncc.tuning.entry import Entry, replaces
+from fusioncc.tuning.entry import Entry, settled
 from fusioncc.tuning.folder import TEMPORARY, Folder
 from fusioncc.tuning.form import MAX_BYTES, from_bytes, to_bytes
 from fusioncc.tuning.key import Key, Versions
@@ -53,35 +53,37 @@ class Database:
         except TuningError as error:
             self._say(digest + SUFFIX, error)
             found = None
-        return kept if kept is not None and (found is None or replaces(kept, found)) else found
+        return settled(kept, found) if kept is not None and found is not None else kept or found
 
     def is_empty(self) -> bool:
         """Whether nothing was ever kept that could be found: then no key has to be made."""
         return not self._kept and not self.folder.is_there()
 
     def store(self, entry: Entry, device: Device) -> Stored:
-        """Keep an entry whose key was made of ``device``, unless what is kept for the key is better
-        (:func:`~fusioncc.tuning.entry.replaces`). ``stored``: it is on the disk; ``refused``: it would not be found."""
+        """Keep an entry whose key was made of ``device``, unless what is kept for the key is better, which then has the
+        effort of the wider search (:func:`~fusioncc.tuning.entry.settled`). ``stored``: it is on the disk;
+        ``refused``: it would not be found."""
         digest = entry.key.digest()
         try:
-            data = to_bytes(entry)
-            _require_same_key(from_bytes(data), entry.key)
+            _require_same_key(from_bytes(to_bytes(entry)), entry.key)
             require_selectable(entry.schedule, entry.key, device)
         except TuningError as error:
             self._say(digest + SUFFIX, error)
             return "refused"
+        where: Stored = "stored"
         try:
             with self.folder.locked():
-                old = self.find(entry.key, device)
-                if old is not None and not replaces(entry, old):
-                    return "not better"
-                self.folder.write(digest + SUFFIX, data)
+                chosen = self._chosen(entry, device)
+                if chosen is not None:
+                    self.folder.write(digest + SUFFIX, to_bytes(chosen))
+                    self._kept.pop(digest, None)
         except (OSError, TuningError) as error:
             why = f"{self.folder.path} cannot be written: {error.strerror}" if isinstance(error, OSError) else error
             self._say("", TuningError("folder", f"{why}; results stay in memory"))
-            return self._keep(digest, entry, device)
-        self._kept.pop(digest, None)
-        return "stored"
+            where, chosen = "in memory", self._chosen(entry, device)
+            if chosen is not None:
+                self._kept[digest] = chosen
+        return where if chosen == entry else "not better"
 
     def read(self, digest: str) -> Entry:
         """The entry of a file, whole and sane.
@@ -157,12 +159,11 @@ class Database:
         require_selectable(entry.schedule, entry.key, device)
         return entry
 
-    def _keep(self, digest: str, entry: Entry, device: Device) -> Stored:
+    def _chosen(self, entry: Entry, device: Device) -> Entry | None:
+        """What is to be kept for the key of an entry from now on; None: what is kept."""
         old = self.find(entry.key, device)
-        if old is not None and not replaces(entry, old):
-            return "not better"
-        self._kept[digest] = entry
-        return "in memory"
+        chosen = entry if old is None else settled(entry, old)
+        return None if chosen == old else chosen
 
     def _say(self, name: str, error: TuningError) -> None:
         """One line, once for each file, and once for the folder, which names itself."""

@@ -1,6 +1,6 @@
 """An entry: the schedule that was measured to be the best for a key, and what the measuring was worth."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
@@ -20,8 +20,8 @@ class Measured:
 @dataclass(frozen=True)
 class Entry:
     """``schedule`` as it is enumerated, without the caps of ``streams``, which are set behind the choice. ``library``
-    is what the vendor's kernels took in the same run, ``candidates`` how many schedules were measured; ``date`` has a
-    time zone."""
+    is what the vendor's kernels took in the same run, ``candidates`` how many schedules were measured by the widest
+    search; ``date``, which has a time zone, is that of the times."""
 
     key: Key
     schedule: Schedule
@@ -32,17 +32,19 @@ class Entry:
     date: datetime
 
 
-def replaces(new: Entry, old: Entry) -> bool:
-    """Whether a result takes the place of an older one for the same key.
+def settled(new: Entry, old: Entry) -> Entry:
+    """What is kept of a result and an older one for the same key.
 
     Less effort never replaces more. Of equal effort the new one has to be ahead. More effort replaces less unless the
-    old one is ahead, so that the wider search is not made again. Ahead is whose time is the smaller part of its own
-    ``library`` by more than both spreads: runs are compared by what they share, since clocks differ between them, and
-    noise changes nothing.
+    old one is ahead: then that stays, with the wider effort, since the search was made and need not be made again.
+    Ahead is whose time is the smaller part of its own ``library`` by more than both spreads: runs are compared by what
+    they share, since clocks differ between them, and noise changes nothing.
     """
     if new.effort == old.effort:
-        return _ahead(new, old)
-    return as_wide(new.effort, old.effort) and not _ahead(old, new)
+        return new if _ahead(new, old) else old
+    if not as_wide(new.effort, old.effort):
+        return old
+    return replace(old, effort=new.effort, candidates=new.candidates) if _ahead(old, new) else new
 
 
 def _ahead(entry: Entry, other: Entry) -> bool:

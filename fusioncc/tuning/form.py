@@ -47,20 +47,25 @@ def from_bytes(data: bytes) -> Entry:
     """
     if len(data) > MAX_BYTES:
         raise TuningError("size", f"has more than {MAX_BYTES} bytes")
-    schema = _read(data, Head).schema
+    schema = decoded(data, Head).schema
     if schema != SCHEMA:
         raise TuningError("schema", f"has schema {schema[:40]!r}; this version reads {SCHEMA!r}")
-    written = _read(data, Written)
+    written = decoded(data, Written)
     if hashlib.sha256(bytes(written.entry)).hexdigest() != written.sha256:
         raise TuningError("checksum", "its checksum is that of other content")
-    entry = _read(bytes(written.entry), Entry)
+    entry = decoded(bytes(written.entry), Entry)
     require_sane(entry)
     if to_bytes(entry) != data:
         raise TuningError("form", "has fields or spellings that are never written")
     return entry
 
 
-def _read(data: bytes, wanted: type[T]) -> T:
+def decoded(data: bytes, wanted: type[T]) -> T:
+    """JSON as a value of this type.
+
+    Raises:
+        TuningError: it is none (``form``).
+    """
     try:
         return msgspec.json.decode(data, type=wanted)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

@@ -49,7 +49,7 @@ Result = Timed | Dropped | Failed
 @dataclass(frozen=True)
 class Race:
     """What came of each schedule, in the order given, and what the vendor's kernels took in the same run. A schedule
-    for which no time was left is None."""
+    for which no time was left is None, as is one that was not tried any more because these had failed."""
 
     library: Measured | Failed
     results: tuple[Result | None, ...]
@@ -59,7 +59,7 @@ class Meter(Protocol):
     """Measures schedules, on a card or, in tests, on none."""
 
     def prepare(self, job: Job, schedules: tuple[Schedule, ...]) -> None:
-        """Begin to compile schedules that will be raced later; returns at once."""
+        """Begin to compile schedules that may be raced later, and to start whatever races; returns at once."""
 
     def race(self, job: Job, schedules: tuple[Schedule, ...], seconds: float) -> Race:
         """Check each schedule, then time those that are right beside the vendor's kernels, in turns. Takes about so

@@ -47,7 +47,7 @@ class CardMeter:
         self._one_race = threading.Lock()
 
     def prepare(self, job: Job, schedules: tuple[Schedule, ...]) -> None:
-        """Begin to compile schedules that will be raced later; returns at once."""
+        """As :meth:`fusioncc.tuning.measuring.Meter.prepare`."""
         self._pool.compiled(job, schedules, first=False)
         if self._one_race.acquire(blocking=False):
             try:

@@ -28,7 +28,8 @@ def counted_failures(raced: Sequence[Raced]) -> dict[str, int]:
 @dataclass(frozen=True)
 class Outcome:
     """``entry`` is what is to be kept; None: nothing was found out, for the reason in ``why``. ``pruned``: combinations
-    of knobs that were never compiled, by reason; ``seconds``: what the search took."""
+    of knobs that were never compiled, by reason; ``seconds``: what the search took; ``broken``: how the vendor's
+    kernels failed, which ended it; ``cut``: a schedule that was to be measured had no time."""
 
     key: Key
     entry: Entry | None
@@ -36,6 +37,8 @@ class Outcome:
     raced: tuple[Raced, ...] = ()
     pruned: Mapping[str, int] | None = None
     seconds: float = 0.0
+    broken: Failed | None = None
+    cut: bool = False
 
     @property
     def failures(self) -> dict[str, int]:

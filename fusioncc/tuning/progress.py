@@ -3,7 +3,7 @@
 import csv
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -74,7 +74,7 @@ class Bars(Observer):
     def done(self, outcome: Outcome) -> None:
         self._summary.done(outcome)
         if self._progress is not None:
-            self._progress.advance(self._task)
+            self._progress.update(self._task, advance=1, refresh=True)
 
     def end(self) -> None:
         if self._progress is not None:
@@ -83,7 +83,8 @@ class Bars(Observer):
 
     def _show(self, key: Key) -> None:
         if self._progress is not None:
-            self._progress.update(self._task, description=f"{describe_group(key.group)}: {best_so_far(self._seen)}")
+            description = f"{describe_group(key.group)}: {best_so_far(self._seen)}"
+            self._progress.update(self._task, description=description, refresh=True)
 
 
 class _TimeLeft(ProgressColumn):
@@ -122,18 +123,25 @@ class CsvLog(Observer):
 
 
 def in_one_line(outcomes: Sequence[Outcome], seconds: float) -> str:
-    """``4 groups tuned, 31 schedules measured, 2 failed (1 hang, 1 wrong), 3 groups faster than library, 52 s``."""
+    """``4 groups tuned, 31 schedules measured, 2 failed (1 hang, 1 wrong), 3 groups faster than library, 52 s``; where
+    it is the case also ``library failed for 1 group (1 memory)``."""
     failures: Counter[str] = Counter()
     for outcome in outcomes:
         failures.update(outcome.failures)
     measured = sum(len({each.schedule for each in outcome.raced}) for outcome in outcomes)
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(failures.items()))
+    broken: Counter[str] = Counter(outcome.broken.kind for outcome in outcomes if outcome.broken is not None)
+    without = f"library failed for {counted(broken.total(), 'group')}{_by_kind(broken)}, " if broken else ""
     faster = sum(outcome.entry is not None and outcome.entry.schedule.kind != "library" for outcome in outcomes)
     return (
         f"{counted(len(outcomes), 'group')} tuned, {counted(measured, 'schedule')} measured, "
-        f"{failures.total()} failed{f' ({kinds})' if kinds else ''}, "
+        f"{failures.total()} failed{_by_kind(failures)}, {without}"
         f"{counted(faster, 'group')} faster than library, {seconds:.0f} s"
     )
+
+
+def _by_kind(failures: Mapping[str, int]) -> str:
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(failures.items()))
+    return f" ({kinds})" if kinds else ""
 
 
 def best_so_far(raced: Sequence[Raced]) -> str:

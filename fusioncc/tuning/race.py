@@ -67,7 +67,8 @@ class Racing:
         """Why there is no worker any more."""
 
     def run(self, compiled: Sequence[Future[Outcome]]) -> Race:
-        """All of it; ``compiled`` is what comes of each schedule."""
+        """All of it, unless the vendor's kernels fail: then there is nothing to be faster than, and it ends.
+        ``compiled`` is what comes of each schedule."""
         self._attempt(self._library)
         self._look(dict(zip(self._lanes, compiled, strict=True)))
         self._drop(lane for lane in self._lanes if lane.runs)
@@ -77,7 +78,7 @@ class Racing:
 
     def _look(self, compiled: dict[Lane, Future[Outcome]]) -> None:
         """Try each schedule once it is compiled, while there is time for that."""
-        while compiled and self._over is None:
+        while compiled and not self._ended:
             racing = sum(lane.runs for lane in (*self._lanes, self._library))
             left = self._deadline - time.monotonic() - LANE_S * racing
             if left <= 0 or not wait(compiled.values(), left, FIRST_COMPLETED).done:
@@ -106,8 +107,13 @@ class Racing:
                 return
             generator.shuffle(turns)
             for lane in turns:
-                if lane.runs and self._over is None:
+                if lane.runs and not self._ended:
                     self._sample(lane)
+
+    @property
+    def _ended(self) -> bool:
+        """Whether there is no worker any more, or nothing to be faster than."""
+        return self._over is not None or self._library.failed is not None
 
     @property
     def _late(self) -> bool:
@@ -118,7 +124,7 @@ class Racing:
             if self._late and lane is not self._library:
                 return
             self._attempt(lane)
-        if lane.runs and self._over is None:
+        if lane.runs and not self._ended:
             try:
                 lane.samples.append(self._worker.sample(lane.place))
             except MeasuringError as error:

@@ -59,11 +59,11 @@ def search(
     if not kinds:
         entry, why = None, "no schedule of it can be measured"
     elif seconds <= 0.0:
-        entry, why = None, "there was no time to measure anything"
+        entry, why, running.cut = None, "there was no time to measure anything", True
     else:
         entry, why = running.run(kinds, now)
     counts = pruned(key.group, device, kinds, key.tier)
-    return Outcome(key, entry, why, tuple(running.raced), counts, clock() - begun)
+    return Outcome(key, entry, why, tuple(running.raced), counts, clock() - begun, running.broken, running.cut)
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ class _Search:
     """Those of which no neighbour was faster."""
     cut: bool = False
     """Whether a schedule that was to be measured had no time."""
-    broken: str = ""
-    """Why the vendor's kernels could not be timed."""
+    broken: Failed | None = None
+    """How the vendor's kernels failed."""
 
     def run(self, kinds: tuple[str, ...], now: Callable[[], datetime]) -> tuple[Entry | None, str]:
         """What is to be kept, and why."""
@@ -106,28 +106,33 @@ class _Search:
             best, race = self._confirmed()
             if not ended or not self.scores or self._fastest(1)[0] in self.climbed:
                 break
-        if self.broken:
-            return None, f"the vendor's kernels could not be timed: {self.broken}"
+        if self.broken is not None:
+            return None, f"the vendor's kernels could not be timed: {self.broken.kind}: {self.broken.why}"
         found = Findings(tuple(self.raced), tuple(best), race, whole, "full" if ended else "quick")
         return verdict(self.key, self.device, found, now())
 
     def _first(self, kinds: tuple[str, ...]) -> None:
         """The schedules that every effort measures."""
+        self.meter.prepare(self.job, ())  # its processes start while the candidates are ranked
         others = tuple(kind for kind in kinds if kind != WAITING)
         places = self.effort.candidates - WAITING_PLACES * (WAITING in kinds)
         proposed = first_candidates(self.key, self.device, places, others) if others else ()
         self.meter.prepare(self.job, proposed)
+        if WAITING not in kinds:
+            self._race(proposed, self.kept_s)
+            return
+        places = WAITING_PLACES if others else self.effort.candidates
+        likeliest = next(iter(proposed), None)  # is compiled meanwhile, whoever wins
+        self.meter.prepare(self.job, waiting_candidates(self.key, self.device, places, likeliest))
         self._race(proposed, self.kept_s)
-        if WAITING in kinds:
-            best = next(iter(self._fastest(1)), None)
-            places = WAITING_PLACES if others else self.effort.candidates
-            self._race(waiting_candidates(self.key, self.device, places, best), self.kept_s)
+        best = next(iter(self._fastest(1)), None)
+        self._race(waiting_candidates(self.key, self.device, places, best), self.kept_s)
 
     def _climb(self) -> bool:
         """Measure the neighbours of the fastest schedule, until none gains more than the spreads; whether there was
         time for all of them."""
         best = next(iter(self._fastest(1)), None)
-        while best is not None and not self.broken:
+        while best is not None and self.broken is None:
             around = self._likeliest(neighbours(best, self.key, self.device))
             self.meter.prepare(self.job, tuple(around))
             better = None
@@ -140,7 +145,7 @@ class _Search:
             if better is None:
                 self.climbed.add(best)
             best = better
-        return not self.broken
+        return self.broken is None
 
     def _confirmed(self) -> tuple[list[Schedule], Race | None]:
         """The fastest schedules and their last race; where one fails in it, the next takes its place in another."""
@@ -172,7 +177,7 @@ class _Search:
     def _race(self, schedules: Sequence[Schedule], kept_s: float) -> Race | None:
         """Race schedules in the time that is left but for ``kept_s``; None where nothing was."""
         left = self.deadline - kept_s - self.clock()
-        if not schedules or self.broken:
+        if not schedules or self.broken is not None:
             return None
         if left <= 0.0:
             self.cut = True
@@ -180,7 +185,7 @@ class _Search:
         race = self.meter.race(self.job, tuple(schedules), left)
         self.seen.update(schedules)
         if isinstance(race.library, Failed):
-            self.broken = f"{race.library.kind}: {race.library.why}"
+            self.broken = race.library
             return None
         came = []
         for schedule, result in zip(schedules, race.results, strict=True):

@@ -6,9 +6,6 @@ An entry goes through the same checks as one of the database. It serves every gr
 enumerated for that group now.
 """
 
-import logging
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -16,17 +13,14 @@ from pathlib import Path
 from fusioncc.autotune.choose import Pools, rankings
 from fusioncc.autotune.two_pool import undivided
 from fusioncc.device import Device
-from fusioncc.errors import TuningError
 from fusioncc.schedule import Schedule
 from fusioncc.tuning.entry import Entry
-from fusioncc.tuning.exchange import MAX_TABLE_BYTES, entries_of
-from fusioncc.tuning.form import from_bytes
 from fusioncc.tuning.key import Key
-from fusioncc.tuning.place import Place, place_of
+from fusioncc.tuning.place import place_of
 from fusioncc.tuning.space import is_selectable
+from fusioncc.tuning.table import Table
 
 FOLDER = Path(__file__).parents[1] / "tuned"
-log = logging.getLogger("fusioncc.tuning")
 
 
 @dataclass(frozen=True)
@@ -40,9 +34,9 @@ class Served:
 def shipped(key: Key, device: Device) -> Served | None:
     """What ships for the group of a key, which was made of ``device``: of the card that was measured, or of its profile
     where no card is meant. None: nothing does, or nothing that can be chosen here."""
-    place = place_of(key)
-    entries = table(FOLDER, key.card.profile).get(place, ()) if place is not None else ()
-    entry = next((each for each in entries if key.card.name in ("", each.key.card.name)), None)
+    place, found = place_of(key), table(FOLDER, key.card.profile)
+    by_card = found.at(place) if found is not None and place is not None else {}
+    entry = next((each for name, each in by_card.items() if key.card.name in ("", name)), None)
     if entry is None:
         return None
     schedule = enumerated(entry.schedule, key, device)
@@ -77,29 +71,7 @@ def _alike(pools: Pools, choices: tuple[Pools, ...]) -> Pools | None:
 
 
 @cache
-def table(folder: Path, profile: str) -> Mapping[Place, tuple[Entry, ...]]:
-    """The entries of the table for a profile, by place, one a card. What is wrong with it is said in one line of
-    the log."""
+def table(folder: Path, profile: str) -> Table | None:
+    """The table for a profile, if there is one."""
     path = next((each for each in folder.glob("*.json") if each.stem == profile), None)
-    if path is None:
-        return {}
-    found: dict[Place, dict[str, Entry]] = {}
-    refused = Counter[str]()
-    try:
-        with path.open("rb") as opened:
-            raws = entries_of(opened.read(MAX_TABLE_BYTES + 1))
-    except (OSError, TuningError) as error:
-        log.warning("%s is not used: %s", path, error)
-        return {}
-    for raw in raws:
-        try:
-            entry = from_bytes(bytes(raw))
-        except TuningError as error:
-            refused[error.rule] += 1
-            continue
-        if entry.key.card.profile == profile and (place := place_of(entry.key)) is not None:
-            found.setdefault(place, {}).setdefault(entry.key.card.name, entry)
-    if refused:
-        rules = ", ".join(f"{count} {rule}" for rule, count in sorted(refused.items()))
-        log.warning("%s: some entries are not used (%s)", path, rules)
-    return {place: tuple(by_card.values()) for place, by_card in found.items()}
+    return None if path is None else Table(path, profile)

@@ -16,7 +16,7 @@ from fusioncc.seam import translated
 from fusioncc.tuning.claims import claimed
 from fusioncc.tuning.database import Database, database
 from fusioncc.tuning.efforts import Effort, as_wide
-from fusioncc.tuning.entry import Entry, replaces
+from fusioncc.tuning.entry import Entry, settled
 from fusioncc.tuning.key import Card, Key
 from fusioncc.tuning.measuring import Meter
 from fusioncc.tuning.outcome import Observer, Outcome, Raced
@@ -97,10 +97,9 @@ class Tuner:
         for theirs in ranks.gathered(found, _longest(hands, offers, means.effort)):
             for digest, entry in theirs.items():
                 old = entries.get(digest)
-                if old is None or replaces(entry, old):
-                    entries[digest] = entry
-                    if digest not in found and entry.key.card == means.card:
-                        self.database.store(entry, means.device)
+                entries[digest] = entry if old is None else settled(entry, old)
+                if digest not in found and entries[digest] != old and entry.key.card == means.card:
+                    self.database.store(entries[digest], means.device)
         self.searched.update((digest, means.effort.name) for digest in missing)
         return Tuned(entries, tuple(done), True, failure)
 
@@ -210,8 +209,9 @@ def _merged(one: Wanted | None, other: Wanted) -> Wanted:
     """What two ranks want of one key, together."""
     if one is None:
         return other
-    entries = [entry for entry in (one.entry, other.entry) if entry is not None]
-    best = entries[-1] if len(entries) == 2 and replaces(entries[1], entries[0]) else next(iter(entries), None)
+    best = one.entry or other.entry
+    if one.entry is not None and other.entry is not None:
+        best = settled(other.entry, one.entry)
     return replace(one, us=one.us + other.us, entry=best, searched=one.searched and other.searched)
 
 

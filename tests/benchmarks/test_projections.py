@@ -181,6 +181,34 @@ def test_a_table_is_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "Llama-3-8B o, M=4, r=16 bf16: " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("compile_s", "seconds", "kept", "said"),
+    [
+        (2.0, 1e4, True, "split, "),
+        (30.0, 1e4, True, "split, "),  # the second search ends
+        (30.0, 40.0, False, ", cut short by the end of this run, "),
+        (1e3, 1e4, False, "found nothing out: 1; the next run makes them again"),
+    ],
+)
+def test_a_search_that_needs_more_time_has_it(
+    compile_s: float,
+    seconds: float,
+    kept: bool,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And is not made again by the next run: only what was cut short by the end of one, or found nothing out."""
+    monkeypatch.setattr("tests.tuning.fake_meter.COMPILE_S", compile_s)
+    path, clock = tmp_path / "h200.json", Clock()
+    wanted = shipped.missing(some_cases()[:1], [], DEVICE, CARD)
+    entries = shipped.measure(wanted, [], DEVICE, FakeMeter(clock, library=50.0), path, seconds, clock)
+    assert [each.candidates for each in entries] == [8] * kept and said in capsys.readouterr().out
+    assert shipped.missing(some_cases()[:1], shipped.read(path), DEVICE, CARD) == ([] if kept else wanted)
+    assert clock.now <= 1.1 * min(seconds, 60.0 + 120.0 + 240.0)
+
+
 def test_no_search_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
     path = tmp_path / "h200.json"
     wanted = shipped.missing(some_cases(), [], DEVICE, CARD)

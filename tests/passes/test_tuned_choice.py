@@ -19,6 +19,7 @@ from fusioncc.config import Options
 from fusioncc.decision import Accepted, Rejected
 from fusioncc.device import Device, get_device
 from fusioncc.errors import OptionError, TuningError
+from fusioncc.group import Group
 from fusioncc.passes import tune_groups
 from fusioncc.passes.build_groups import Built
 from fusioncc.passes.plan_groups import Setting
@@ -243,15 +244,24 @@ def test_what_was_measured_does_not_decide_whether_tiles_end(kind: str) -> None:
 
 
 def test_a_group_without_its_end_is_measured_in_turn() -> None:
-    """With the end nothing beats library; without it something does."""
+    """With the end nothing beats library; without it something does. One meter measures both."""
     meters: list[FakeMeter] = []
 
     def made(device: Device) -> Meter:
-        meters.append(FakeMeter(Clock(), library=0.1 if not meters else 10.0))
+        meters.append(EndsLose(Clock(), library=10.0))
         return meters[-1]
 
     group = planned(setting(tuning=Tuning(made), autotune="quick", epilogues="always"), graph(ended))
-    assert len(meters) == 2 and not group.epilogues and group.schedule.kind != "library"
+    assert not group.epilogues and group.schedule.kind != "library"
+    assert [each.closed for each in meters] == [1]
+
+
+class EndsLose(FakeMeter):
+    """Where tiles end with something the vendor's kernels are far ahead."""
+
+    def true_us(self, group: Group, schedule: Schedule, tier: str = "fp32") -> float:
+        us = super().true_us(group, schedule, tier)
+        return 0.001 * us if schedule.kind == "library" and group.epilogues else us
 
 
 class Parted:
@@ -299,6 +309,26 @@ def test_caches_depend_on_what_was_measured() -> None:
     assert FusionPass().uuid() == before[0]
 
 
+@pytest.mark.parametrize("fault", ["crash", ""])
+def test_where_a_search_keeps_nothing_caches_hold_the_same_graph(fault: str) -> None:
+    """A graph is kept in Inductor's cache under the key from before its tuning. Who has that key later knows as much,
+    and would plan the same; where something was kept the key is another."""
+
+    def rewritten(by: FusionPass) -> tuple[str, tuple[GroupPlan, ...]]:
+        rewriting = captured()
+        by(rewriting)
+        return str(rewriting), by.plans[-1].groups
+
+    options = Options(autotune="quick", device="h200", on_error="raise")
+    measuring = Tuning(lambda device: FakeMeter(Clock(), library=10.0, fault=lambda schedule: fault))
+    tuned, later = FusionPass(options, tuning=measuring), FusionPass(options)
+    key = tuned.uuid()
+    kept_under_it = rewritten(tuned)
+    assert key is not None and (later.uuid() == key) == bool(fault)
+    assert (tuned.plans[-1].groups[0].why.startswith("measured")) == (not fault)
+    assert rewritten(later) == kept_under_it
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -340,13 +370,7 @@ def test_what_is_capped_is_measured_nowhere() -> None:
 @pytest.mark.exhaustive
 def test_all_rounds_of_a_graph_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """And so many as there are groups to be measured: none beats library, so each end goes, one after the other."""
-    clock, meters, begun = Clock(), list[FakeMeter](), list[float]()
-
-    def made(device: Device) -> Meter:
-        begun.append(clock.now)
-        meters.append(FakeMeter(Clock(), library=0.1))
-        clock.now += 30.0  # of 100 s
-        return meters[-1]
+    clock, meters = Clock(), list[FakeMeter]()
 
     def two(s: Any, x: torch.Tensor) -> Any:
         return tuple(f.silu(x @ s.w[:, half] + x @ s.a @ s.b[:, half]) for half in (slice(2048), slice(2048, 4096)))
@@ -356,11 +380,13 @@ def test_all_rounds_of_a_graph_have_one_deadline(monkeypatch: pytest.MonkeyPatch
 
     def noting(self: Tuner, keys: Any, means: Means, ranks: Any = None) -> Tuned:
         seconds.append(means.seconds)
+        clock.now += 30.0  # of 100 s
         return searching(self, keys, means, ranks)
 
     monkeypatch.setattr(Tuner, "tune", noting)
     monkeypatch.setattr(tune_groups, "monotonic", clock)
-    always = setting(tuning=Tuning(made), autotune="quick", autotune_seconds=100.0, epilogues="always")
+    of_time = {"autotune": "quick", "autotune_seconds": 100.0}
+    always = setting(tuning=tuning(meters, library=0.1), epilogues="always", **of_time)
     group = planned(always, graph(two))
     assert seconds == [max(0.0, 100.0 - 30.0 * at) for at in range(len(seconds))] and len(seconds) >= 4
     assert group.schedule == Schedule("library") and not group.epilogues and "measured" in group.why
@@ -368,7 +394,7 @@ def test_all_rounds_of_a_graph_have_one_deadline(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("ends", [1, 2, 5])
-def test_ends_that_all_lose_are_not_tried_in_every_choice_of_them(ends: int) -> None:
+def test_ends_that_all_lose_are_not_tried_in_every_choice_of_them(ends: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of five there would be 32; from the fourth round on the group goes without all of them."""
     meters: list[FakeMeter] = []
 
@@ -377,11 +403,56 @@ def test_ends_that_all_lose_are_not_tried_in_every_choice_of_them(ends: int) -> 
         return tuple(f.silu(x @ s.w[:, half] + x @ s.a @ s.b[:, half]) for half in halves)
 
     always = setting(tuning=tuning(meters, library=0.01), autotune="quick", epilogues="always")
+    rounds: list[int] = []
+    searching = Tuner.tune
+
+    def counted(self: Tuner, keys: Any, means: Means, ranks: Any = None) -> Tuned:
+        tuned = searching(self, keys, means, ranks)
+        rounds.append(len(tuned.outcomes))
+        return tuned
+
+    monkeypatch.setattr(Tuner, "tune", counted)
     group = planned(always, graph(some))
     assert not group.epilogues and group.schedule == Schedule("library") and group.why.startswith("measured")
-    assert len(meters) == {1: 2, 2: 4, 5: 5}[ends]
+    assert sum(map(bool, rounds)) == {1: 2, 2: 4, 5: 5}[ends] and [each.closed for each in meters] == [1]
     for each in group.group.mains:
         assert group.group.epilogue_of(each) is None
+
+
+def test_a_later_process_plans_the_choice_of_ends_that_was_measured() -> None:
+    """Of five ends most choices are measured nowhere. What was settled is planned again, tuned or not, and nothing is
+    searched for it."""
+    meters: list[FakeMeter] = []
+
+    def made(device: Device) -> Meter:
+        meters.append(EndsLose(Clock(), library=10.0))
+        return meters[-1]
+
+    def five(s: Any, x: torch.Tensor) -> Any:
+        halves = [slice(at * 256, (at + 1) * 256) for at in range(5)]
+        return tuple(f.silu(x @ s.w[:, half] + x @ s.a @ s.b[:, half]) for half in halves)
+
+    module, of = graph(five), setting(epilogues="always")
+    models = planned(of, module)
+    tunes = replace(of, tuning=Tuning(made), options=replace(of.options, autotune="quick"))
+    settled = planned(tunes, module)
+    assert len(models.epilogues) == 5 and not settled.epilogues and settled.why.startswith("measured")
+    assert planned(of, module) == settled == planned(tunes, module) and len(meters) == 1
+
+
+def test_a_choice_of_ends_that_nobody_measured_is_the_model_s_as_long_as_none_is_known_without() -> None:
+    def two(s: Any, x: torch.Tensor) -> Any:
+        halves = (slice(2048), slice(2048, 4096))
+        return tuple(f.silu(x @ s.w[:, half] + x @ s.a @ s.b[:, half]) for half in halves)
+
+    always, module = setting(epilogues="always"), graph(two)
+    kept(always, "library", 0, module)
+    group = planned(always, module)
+    assert len(group.epilogues) == 1 and group.why.startswith("predicted")
+    bare = setting(epilogues="never")
+    entry = kept(bare, "inline", 1, module)
+    group = planned(always, module)
+    assert not group.epilogues and group.schedule == entry.schedule and group.why.startswith("measured")
 
 
 def test_a_group_that_does_not_build_is_planned_again_and_not_tuned_again(monkeypatch: pytest.MonkeyPatch) -> None:

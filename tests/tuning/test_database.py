@@ -17,6 +17,7 @@ from fusioncc.tuning.claims import CLAIM, claimed
 from fusioncc.tuning.database import Database, database
 from fusioncc.tuning.entry import Measured
 from fusioncc.tuning.exchange import exported, imported
+from fusioncc.tuning.folder import Folder
 from fusioncc.tuning.form import MAX_BYTES, SCHEMA, from_bytes, to_bytes
 from fusioncc.tuning.key import Versions
 from tests.tuning.entries import DATE, DEVICE, GROUP, entry, key, lines_of, schedule
@@ -76,6 +77,24 @@ def test_a_worse_result_does_not_replace_a_better_one(kept: Database) -> None:
     assert outcomes == ["stored", "not better", "stored", "stored"]
     assert kept.store(entry(2.0), DEVICE) == "not better"
     assert kept.find(key(), DEVICE) == entry(7.0, effort="full")
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_wider_search_that_found_nothing_better_is_noted(
+    kept: Database, writable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(kept)
+    if not writable:
+        monkeypatch.setattr(Folder, "write", broken)
+    worse = entry(12.0, effort="full", candidates=40)
+    assert kept.store(worse, DEVICE) == "not better"
+    assert kept.find(key(), DEVICE) == entry(effort="full", candidates=40)
+    assert Database(kept.folder.path).find(key(), DEVICE) == (kept.find(key(), DEVICE) if writable else entry())
+    assert kept.store(worse, DEVICE) == "not better"
+
+
+def broken(folder: Folder, name: str, data: bytes) -> None:
+    raise OSError(errno.EROFS, "Read-only file system")
 
 
 def rewritten(change: Callable[[bytes], bytes]) -> Callable[[Path], object]:

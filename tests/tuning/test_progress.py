@@ -3,6 +3,7 @@
 import csv
 import io
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from rich.console import Console
 from fusioncc.schedule import Schedule
 from fusioncc.tuning.database import Database
 from fusioncc.tuning.efforts import EFFORTS
-from fusioncc.tuning.measuring import Failed, Timed
+from fusioncc.tuning.measuring import Failed, Job, Race, Timed
 from fusioncc.tuning.outcome import Observer
 from fusioncc.tuning.progress import COLUMNS, Bars, CsvLog, Summary, observer_for
 from fusioncc.tuning.tune import Means, Tuned, Tuner
@@ -57,6 +58,19 @@ def test_a_line_of_the_log_elsewhere(tmp_path: Path, caplog: pytest.LogCaptureFi
         tuned(tmp_path / "tuned", chosen, Clock())
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("2 groups tuned, ") and "2 groups faster than library" in line
+
+
+def test_groups_whose_library_fails_are_counted(tmp_path: Path) -> None:
+    class NoLibrary(FakeMeter):
+        def race(self, job: Job, schedules: tuple[Schedule, ...], seconds: float) -> Race:
+            found = super().race(job, schedules, seconds)
+            return replace(found, library=Failed("crash", "gone")) if job.group == KEYS[0].group else found
+
+    said: list[str] = []
+    meter, summary = NoLibrary(Clock(), library=10.0), Summary(said.append)
+    means = Means(DEVICE, KEYS[0].card, lambda: meter, EFFORTS["quick"], 200.0, (summary,), meter.clock, lambda: DATE)
+    Tuner(Database(tmp_path / "tuned")).tune(KEYS, means)
+    assert ", 0 failed, library failed for 1 group (1 crash), 1 group faster than library, " in said[0]
 
 
 def test_an_interrupt_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:

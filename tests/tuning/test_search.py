@@ -75,6 +75,24 @@ def test_quick_names_the_fastest_that_was_raced(seed: int) -> None:
     assert outcome.entry.schedule in meter.races[-1], "the fastest two are raced once more"
 
 
+def test_what_waits_is_compiled_while_the_others_are_raced() -> None:
+    """The meter is told to start before anything is ranked, then of the schedules in the order in which they race."""
+    told: list[tuple[str, ...]] = []
+
+    class Noting(FakeMeter):
+        def prepare(self, job: Job, schedules: tuple[Schedule, ...]) -> None:
+            told.append(tuple({each.kind: None for each in schedules}))
+            super().prepare(job, schedules)
+
+        def race(self, job: Job, schedules: tuple[Schedule, ...], seconds: float) -> Race:
+            told.append(("race",))
+            return super().race(job, schedules, seconds)
+
+    clock = Clock()
+    search(key(LORA), DEVICE, Noting(clock, library=10.0), EFFORTS["quick"], 60.0, clock=clock)
+    assert told[0] == () and "two_pool" not in told[1] and told[2:4] == [("two_pool",), ("race",)]
+
+
 @pytest.mark.parametrize("seed", shown([0, 2, 4, 6], 1))
 @pytest.mark.parametrize("group", [GROUP, LORA, BUNDLE], ids=["small", "lora", "bundle"])
 def test_full_ends_where_no_neighbour_is_faster(group: Group, seed: int) -> None:
@@ -202,13 +220,16 @@ def test_who_fails_in_the_last_race_is_replaced() -> None:
 
 class NoLibrary(FakeMeter):
     def race(self, job: Job, schedules: tuple[Schedule, ...], seconds: float) -> Race:
+        self.races.append(schedules)
         return Race(Failed("memory", "no room for X"), (None,) * len(schedules))
 
 
 def test_without_a_time_of_library_nothing_is_known() -> None:
     clock = Clock()
-    outcome = search(key(LORA), DEVICE, NoLibrary(clock), EFFORTS["full"], 60.0, clock=clock)
-    assert outcome.entry is None and "memory: no room for X" in outcome.why
+    meter = NoLibrary(clock)
+    outcome = search(key(LORA), DEVICE, meter, EFFORTS["full"], 60.0, clock=clock)
+    assert outcome.entry is None and "memory: no room for X" in outcome.why and len(meter.races) == 1
+    assert outcome.broken == Failed("memory", "no room for X") and outcome.failures == {}
 
 
 @pytest.mark.parametrize("effort", ["quick", "full"])

@@ -1,6 +1,5 @@
 """Tables that ship: which groups an entry serves, with which workers, and what a table may not do."""
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +13,11 @@ from fusioncc.device import get_device
 from fusioncc.schedule import Schedule
 from fusioncc.tuning import shipped as tables
 from fusioncc.tuning.entry import Entry, Measured
-from fusioncc.tuning.exchange import exported
+from fusioncc.tuning.exchange import entries_of, exported
+from fusioncc.tuning.form import from_bytes, to_bytes
 from fusioncc.tuning.key import Key, Versions
 from fusioncc.tuning.place import BUCKETS, bucket_of, place_of
-from fusioncc.tuning.shipped import FOLDER, Served, shipped, table
+from fusioncc.tuning.shipped import Served, shipped, table
 from fusioncc.tuning.space import is_selectable
 from tests.tuning.entries import DEVICE, GROUP, entry, key, lines_of, schedule
 
@@ -47,14 +47,38 @@ def served(of: Key) -> Served:
     return found
 
 
-def test_what_ships_is_whole_and_of_its_card() -> None:
-    for path in FOLDER.iterdir():
-        data = json.loads(path.read_text())
-        entries = [each for found in table(FOLDER, path.stem).values() for each in found]
-        assert len(entries) == len(data["entries"]), "each is read, and has a place of its own"
-        for each in entries:
+PACKAGE = Path(__file__).parents[2] / "fusioncc" / "tuned"
+
+
+def test_what_ships_is_whole_and_of_its_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "FOLDER", PACKAGE)
+    for path in PACKAGE.iterdir():
+        for each in map(from_bytes, map(bytes, entries_of(path.read_bytes()))):
             assert each.key.card.profile == path.stem and each.key.group.m in BUCKETS
-            assert shipped(each.key, get_device(path.stem)) == Served(each, each.schedule)
+            served = Served(each, each.schedule)
+            assert shipped(each.key, get_device(path.stem)) == served, "each has a place of its own"
+
+
+def test_other_tests_plan_as_if_nothing_shipped() -> None:
+    """So that a table can be filled without a change of theirs."""
+    assert tables.FOLDER != PACKAGE and not [*tables.FOLDER.iterdir()] and not tables.ships("h200")
+
+
+def test_an_entry_is_read_when_its_shapes_are_asked_for(ship: Ship, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And once, with all others of these shapes."""
+    read: list[bytes] = []
+
+    def noted(data: bytes) -> Entry:
+        read.append(data)
+        return from_bytes(data)
+
+    monkeypatch.setattr("fusioncc.tuning.table.from_bytes", noted)
+    mine = entry(key=at(64), schedule=schedule("split", 3, LAYER.group(64)))
+    other = entry(key=at(64, "NVIDIA H200 NVL"), schedule=schedule("split", 3, LAYER.group(64)))
+    ship([entry(), mine, other])
+    assert tables.ships("h200") and shipped(at(32), DEVICE) is None and read == []
+    assert served(at(64)).entry == served(at(50)).entry == mine and served(at(64, "NVIDIA H200 NVL")).entry == other
+    assert read == [to_bytes(mine), to_bytes(other)]
 
 
 @pytest.mark.parametrize("rows", [33, 40, 64])
@@ -155,15 +179,26 @@ def test_a_table_that_is_none_is_one_line(ship: Ship, data: bytes, said: str, ca
 def test_damaged_entries_are_left_out_in_one_line(ship: Ship, caplog: pytest.LogCaptureFixture) -> None:
     good = exported([entry()]).decode()
     (line,) = [each for each in good.splitlines() if "sha256" in each]
-    bad = [line.replace("fp32", "exec"), line.replace('"candidates":8', '"candidates":1e999'), '{"schema":"x"}']
-    ship(good.replace(line, ",\n".join([*bad, line])).encode())
-    assert served(key()).entry == entry()
+    bad = [line.replace("fp32", "exec"), line.replace('"candidates":8', '"candidates":1e999'), line.replace("/1", "/x")]
+    more = exported([entry(key=at(64))]).decode().splitlines()[1].replace("fp32", "exec")
+    ship(good.replace(line, ",\n".join([*bad, more, line])).encode())
+    assert served(key()).entry == entry() and shipped(at(64), DEVICE) is None
     (said,) = lines_of(caplog)
     assert "some entries are not used (" in said and "checksum" in said and "schema" in said
+
+
+@pytest.mark.parametrize("bad", ["{}", "7", '{"entry":{"key":{"group":{"lhs":{"shape":[64]},"members":[]}}}}'])
+def test_what_has_no_shapes_is_left_out_when_a_table_is_opened(
+    ship: Ship, bad: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ship(exported([entry()]).replace(b"[\n", f"[\n{bad},\n".encode()))
+    assert served(key()).entry == entry()
+    (said,) = lines_of(caplog)
+    assert "some entries are not used (1 form)" in said
 
 
 def test_a_profile_s_name_leads_to_no_other_file(ship: Ship, tmp_path: Path) -> None:
     ship([entry()])
     (tmp_path / "sub").mkdir()
     for name in ("../h200", "sub/../h200", str(tmp_path / "h200"), "*", "", "H200"):
-        assert table(tmp_path, name) == {}
+        assert table(tmp_path, name) is None

@@ -19,14 +19,14 @@ from fusioncc.tuning import tune
 from fusioncc.tuning.claims import claimed
 from fusioncc.tuning.database import Database
 from fusioncc.tuning.efforts import EFFORTS
-from fusioncc.tuning.entry import Entry
+from fusioncc.tuning.entry import Entry, Measured
 from fusioncc.tuning.key import Key
 from fusioncc.tuning.measuring import Job, Meter, Race
 from fusioncc.tuning.outcome import Observer, Outcome, Raced
 from fusioncc.tuning.ranks import Offer, dealt
 from fusioncc.tuning.tune import Means, Tuner
 from tests.cost_models.groups import bundle, lora
-from tests.tuning.entries import DATE, DEVICE, entry, key
+from tests.tuning.entries import DATE, DEVICE, entry, key, schedule
 from tests.tuning.fake_meter import Clock, FakeMeter
 
 ROOT = Path(__file__).parents[2]
@@ -100,6 +100,21 @@ def test_more_effort_searches_again_and_less_does_not(tuner: Tuner) -> None:
     assert full.searched and full.entries[SMALL.digest()].effort == "full"
     assert not tuner.tune([SMALL], means(meter)).searched
     assert not tuner.tune([SMALL], means(meter, "full", 1e6)).searched
+
+
+def test_a_wider_search_that_keeps_the_schedule_is_made_once_on_a_machine(tuner: Tuner) -> None:
+    """Processes come one after the other; the second finds nothing that is faster than what the first one has."""
+    lucky = entry(0.5, key=SMALL, schedule=schedule("inline", group=SMALL.group), library=Measured(500.0, 0.1))
+    lucky = replace(lucky, time=Measured(0.5, 0.01))
+    assert tuner.database.store(lucky, DEVICE) == "stored"
+    folder, meter = tuner.database.folder.path, FakeMeter(Clock(), library=10.0)
+    tuned = tuner.tune([SMALL], means(meter, "full", 1e6))
+    (outcome,) = tuned.outcomes
+    assert outcome.entry is not None and outcome.entry.effort == "full" and outcome.entry.schedule != lucky.schedule
+    kept = replace(lucky, effort="full", candidates=outcome.entry.candidates)
+    assert tuned.entries == {SMALL.digest(): kept} and tuner.database.find(SMALL, DEVICE) == kept
+    again = Tuner(Database(folder)).tune([SMALL], means(meter, "full", 1e6))
+    assert not again.searched and again.entries == tuned.entries
 
 
 def test_library_is_kept_too(tuner: Tuner) -> None:
