@@ -14,10 +14,12 @@ from torch._inductor.compile_fx import compile_fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.nn import functional as F
 
+import fusioncc
 from fusioncc.chain import Chain
 from fusioncc.config import Options
 from fusioncc.decision import Accepted
 from fusioncc.device import get_device
+from fusioncc.passes.erase_checks import CHECK, erase_checks
 from fusioncc.passes.find_chains import find_chains
 from fusioncc.passes.plan_groups import Setting
 from fusioncc.passes.read_chains import read_chain
@@ -215,3 +217,38 @@ def test_what_cannot_be_read_is_left_whole() -> None:
     graph = DOORS["aot"](Function(lambda x: F.silu(x) + x.relu()), (bf16(8, 16),)).graph
     read = {node.name: pieces(node) for node in graph.nodes if node.op == "call_function"}
     assert read["silu"] is not None and read["relu"] is None and read["add"] is None
+
+
+def test_what_export_checks_keeps_nothing_apart() -> None:
+    """Of what is cast an exported program asserts the dtype, in a node that reads it."""
+    model, x = Block(whole=False), torch.randn(16, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
+    program = torch.export.export(model, (x,))
+    assert CHECK in {node.target for node in program.graph.nodes}
+    torch.compiler.reset()
+    run = fusioncc.optimize(program, **PLANNING)
+    with torch.no_grad():
+        torch.testing.assert_close(run(x), model(x), rtol=2e-2, atol=2e-2)
+    (plan,) = fusioncc.plan_of(run)
+    normed, plain = plan.groups
+    assert normed.norm is not None and len(normed.epilogues) == 1 and len(plain.epilogues) == 2
+    offline = fusioncc.plan(program, **PLANNING)
+    assert [each.group.signature() for each in offline.groups] == [each.group.signature() for each in plan.groups]
+
+
+@pytest.mark.parametrize(
+    ("said", "erased"),
+    [
+        ({"dtype": torch.bfloat16, "device": "cpu", "layout": torch.strided}, True),
+        ({}, True),
+        ({"dtype": torch.float32}, False),
+        ({"device": "cuda"}, False),
+        ({"size": [8, 16]}, False),
+    ],
+)
+def test_a_check_is_erased_where_it_holds_of_every_call(said: dict[str, Any], erased: bool) -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = torch.ones(8, 16, dtype=torch.bfloat16)
+    graph.call_function(CHECK, (x,), said)
+    erase_checks(graph)
+    assert (len(graph.nodes) == 1) == erased
