@@ -126,8 +126,17 @@ def pieces(node: fx.Node) -> fx.Graph | None:
     if is_fill(node):
         return None
     graph = taken_apart(node.target, arguments(node))
-    made = [] if graph is None else [each for each in graph.nodes if each.op == "call_function"]
-    return graph if all(is_fill(each) or not refusal(each) for each in made) else None
+    return graph if graph is not None and all(is_fill(each) or not refusal(each) for each in _calls(graph)) else None
+
+
+def ops_of(node: fx.Node) -> int:
+    """How many ops a node is read as."""
+    made = pieces(node)
+    return 1 if made is None else len(_calls(made))
+
+
+def _calls(graph: fx.Graph) -> list[fx.Node]:
+    return [node for node in graph.nodes if node.op == "call_function"]
 
 
 def _apart(node: fx.Node, graph: fx.Graph, reader: Reader) -> tuple[int, ...]:

@@ -66,7 +66,7 @@ def _described(argument: Any) -> Any:
     return _Like(tuple(map(int, value.shape)), tuple(map(int, value.stride())), value.dtype, value.device)
 
 
-@functools.lru_cache(maxsize=None, typed=True)  # 1 and 1.0 are two constants
+@functools.lru_cache(maxsize=1024, typed=True)  # 1 and 1.0 are two constants
 def _traced(target: Any, *arguments: Any) -> fx.Graph | None:
     from torch._inductor.decomposition import select_decomp_table
 

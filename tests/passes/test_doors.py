@@ -20,7 +20,7 @@ from fusioncc.config import Options
 from fusioncc.decision import Accepted
 from fusioncc.device import get_device
 from fusioncc.passes.erase_checks import CHECK, erase_checks
-from fusioncc.passes.find_chains import find_chains
+from fusioncc.passes.find_chains import MAX_OPS, find_chains
 from fusioncc.passes.plan_groups import Setting
 from fusioncc.passes.read_chains import read_chain
 from fusioncc.passes.read_ops import pieces
@@ -211,9 +211,25 @@ def test_in_the_tier_eager_ops_are_read_as_they_stand() -> None:
     assert again.claimed and again.chain.signature() == exact.chain.signature()
 
 
+def test_an_op_that_stays_whole_counts_as_what_it_is_read_as() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(20):
+            x = F.gelu(x)
+        return x
+
+    graph = DOORS["aot"](Function(function), (bf16(8, 16),)).graph
+    order = {node: at for at, node in enumerate(graph.nodes)}
+    sizes = [len(read_chain(nodes, order, "").ops) for nodes in find_chains(graph).chains]
+    assert len(sizes) == 2 and max(sizes) <= MAX_OPS
+    assert len(find_chains(graph, exact=True).chains) == 1
+
+
 def test_what_cannot_be_read_is_left_whole() -> None:
-    """A size is symbolic, or there is nothing to take apart."""
-    assert taken_apart(aten.exp.default, [None]) is None
+    """There is nothing to take apart, or a size is symbolic."""
+    rows = torch.export.Dim("rows", min=2)
+    program = torch.export.export(Function(F.silu), (torch.ones(8, 16),), dynamic_shapes=(({0: rows},),))
+    (node,) = (node for node in program.graph.nodes if node.target is aten.silu.default)
+    assert taken_apart(node.target, list(node.args)) is None
     graph = DOORS["aot"](Function(lambda x: F.silu(x) + x.relu()), (bf16(8, 16),)).graph
     read = {node.name: pieces(node) for node in graph.nodes if node.op == "call_function"}
     assert read["silu"] is not None and read["relu"] is None and read["add"] is None
