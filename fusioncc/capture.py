@@ -1,7 +1,7 @@
 """Capture a model as a functional ATen graph without running it: ``torch.export``, non-strict, on fake tensors.
 
-Works for models on the meta device. Attention stays one op, products become mm and addmm, as they do in front of
-Inductor, so that a plan made here fits the graph that is compiled there.
+Works for models on the meta device. Attention stays one op, products become mm and addmm, and elementwise ops are taken
+apart as in front of Inductor, so that a plan made here fits the graph that is compiled there.
 """
 
 import threading
@@ -13,13 +13,11 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import tree_map_only
 
 from fusioncc.errors import CaptureError
+from fusioncc.passes.erase_checks import erase_checks
+from fusioncc.passes.taken_apart import decompositions, is_read
 from fusioncc.seam import translated
 
 _KEPT_WHOLE = (torch.ops.aten.scaled_dot_product_attention.default,)
-
-_CHECKS = (torch.ops.aten._assert_tensor_metadata.default,)
-"""Export's own checks: they would count as users of the values they look at."""
-
 
 _ONE_AT_A_TIME = threading.Lock()
 """torch.export and its decompositions hold state of the process."""
@@ -59,13 +57,13 @@ def _export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 
 def _functional(program: ExportedProgram) -> fx.GraphModule:
     table = torch.export.default_decompositions()
-    for op in _KEPT_WHOLE:
+    kept = [op for op in table if is_read(op) and op not in decompositions()]
+    for op in (*_KEPT_WHOLE, *kept):
         table.pop(op, None)  # type: ignore[no-untyped-call]
+    table.update(decompositions())  # type: ignore[no-untyped-call]
     with torch.no_grad():
         module: fx.GraphModule = program.run_decompositions(table).graph_module
-    for node in list(module.graph.nodes):
-        if node.target in _CHECKS and not node.users:
-            module.graph.erase_node(node)
+    erase_checks(module.graph)
     return module
 
 

@@ -254,13 +254,24 @@ def keeps_elements(node: fx.Node) -> bool:
     return node.target in VIEWS | PERMUTES | CASTS | COPIES | PADS | {aten.expand.default}
 
 
+def forms_of(node: fx.Node) -> Iterator[fx.Node]:
+    """A tensor, and views and casts of it."""
+    yield node
+    for user in filter(keeps_elements, node.users):
+        yield from forms_of(user)
+
+
 def readers(node: fx.Node) -> Iterator[fx.Node]:
     """What reads a tensor, through views and casts of it."""
-    for user in node.users:
-        if keeps_elements(user):
-            yield from readers(user)
-        else:
-            yield user
+    return (user for form in forms_of(node) for user in form.users if not keeps_elements(user))
+
+
+def matrix_strides(value: torch.Tensor) -> tuple[int, int] | None:
+    """The strides of a tensor as the matrix of its rows along the last dimension: one of two dimensions with static
+    strides, or a contiguous one; None of any other."""
+    if value.dim() == 2 and all(map(is_static, value.stride())):
+        return int(value.stride(0)), int(value.stride(1))
+    return (int(value.shape[-1]), 1) if value.is_contiguous() else None
 
 
 def is_aligned(node: fx.Node) -> bool:

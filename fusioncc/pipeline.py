@@ -20,6 +20,7 @@ from fusioncc.passes.canonicalize import canonicalize
 from fusioncc.passes.choose_groups import choose_groups
 from fusioncc.passes.emit_groups import emit_groups
 from fusioncc.passes.end_groups import EndedGroups, end_groups
+from fusioncc.passes.erase_checks import erase_checks
 from fusioncc.passes.find_alternatives import find_alternatives
 from fusioncc.passes.find_branches import find_branches
 from fusioncc.passes.find_groups import Found, find_groups
@@ -182,6 +183,7 @@ def rewrite(graph: fx.Graph, setting: Setting, form: str, held_by: HeldBy | None
     cause (under ``on_error="raise"`` the error is raised). One whose tiles were to end with a chain is planned again
     without it first, with what is measured by then.
     """
+    erase_checks(graph)
     drafted = draft(graph, setting, form)
     built = build_groups(drafted.plan.groups, drafted.modules, setting)
     if built.endless and setting.given is None:

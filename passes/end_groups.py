@@ -238,6 +238,6 @@ class _Ending:
             reason = "the plan ends its tiles with ops that do not follow it in this graph"
             if self.setting.options.on_error == "raise":
                 raise PlanError(f"{ours.name}: {reason}")
-            warn(f"{ours.name}: {reason} (another door may have decomposed them); they stay apart")
+            warn(f"{ours.name}: {reason}; they stay apart")
             self.rejections.append(Rejected("ends_tiles", ours.name, reason))
             self.groups[at], self.covered[ours.name] = before[at], covered[ours.name]

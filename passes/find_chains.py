@@ -16,7 +16,7 @@ from torch import fx
 from fusioncc.chain import IN_ORDER, REDUCTIONS
 from fusioncc.decision import Rejected
 from fusioncc.graph import is_mutation, product, tensor
-from fusioncc.passes.read_ops import ALIASES, COMPOSITES, is_fill, origin_of, refusal
+from fusioncc.passes.read_ops import ALIASES, COMPOSITES, is_fill, ops_of, origin_of, refusal
 from fusioncc.passes.read_rotations import Rotation
 
 MAX_ROW = 16384
@@ -39,6 +39,8 @@ class NodeSet:
     shape: tuple[int, ...] = ()
     rows: int = 0
     """Elements of the rows that it reduces; 0: none."""
+    ops: int = 0
+    """How many ops it is read as."""
     fixed: bool = False
 
 
@@ -109,15 +111,17 @@ class _Search:
             self.of[node] = found
             if part:
                 self.wide[found], self.refused[node] = None, ""
+                found.ops += 1
             if found.fixed or part:
                 continue
             if node in self.rotated:
-                self.refused[node], found.shape = "", _shape(self._whole(node))
+                self.refused[node], found.shape, found.ops = "", _shape(self._whole(node)), 1
                 continue
             self.refused[node] = refusal(node) or _no_space(node) or (SUMMED if self.exact and _sums(node) else "")
             found.fixed = bool(self.refused[node])
             if not found.fixed:
                 found.shape, found.rows = _space(node)
+                found.ops = 1 if self.exact else ops_of(node)
         self.wide |= {found: None for _, found in groups if found.nodes}
 
     def _set_of(self, node: fx.Node) -> fx.Node | None:
@@ -145,6 +149,7 @@ class _Search:
         first.nodes += second.nodes
         first.first, first.last = min(first.first, second.first), max(first.last, second.last)
         first.shape, first.rows = broadcast(first.shape, second.shape), max(first.rows, second.rows)
+        first.ops += second.ops
         self.of |= dict.fromkeys(second.nodes, first)
         self.wide.pop(second, None)
         self.wide[first] = None
@@ -166,7 +171,7 @@ class _Search:
         ends = (_shape(self._whole(node))[-1:] for node in nodes if rows)
         if any(size not in (1, shape[-1]) for end in ends for size in end):
             return "a value is no row of that length"
-        if len(nodes) > MAX_OPS:
+        if first.ops + second.ops > MAX_OPS:
             return LIMITS[0]
         inputs = inputs_of(nodes)
         if len(inputs) + len(results) > MAX_TENSORS:

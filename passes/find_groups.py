@@ -20,6 +20,7 @@ from fusioncc.graph import (
     SLICES,
     dtype_of,
     is_aligned,
+    matrix_strides,
     module_path,
     same_size,
     size_hint,
@@ -157,8 +158,8 @@ def _describe(name: str, lhs: fx.Node, regions: list[Region]) -> Group:
     assert value is not None
     main = regions[0].main
     rows, k = size_hint(main.m), int(main.k)
-    assert rows is not None
-    strides = tuple(int(s) for s in value.stride()) if value.dim() == 2 else (k, 1)
+    strides = matrix_strides(value)
+    assert rows is not None and strides is not None
     members: list[Member] = []
     branches: list[Branch] = []
     outputs: list[Output] = []

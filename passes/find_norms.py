@@ -11,8 +11,20 @@ from typing import Any, TypeGuard
 import torch
 from torch import fx
 
+from fusioncc.codegen.pointwise_dtypes import in_dtype
 from fusioncc.decision import Rejected
-from fusioncc.graph import COPIES, aten, dtype_of, is_exact_cast, is_rounding, keeps_order, same_size, tensor
+from fusioncc.graph import (
+    COPIES,
+    HOLDERS,
+    aten,
+    dtype_of,
+    is_exact_cast,
+    is_rounding,
+    keeps_order,
+    same_size,
+    tensor,
+    value_key,
+)
 
 WHOLE = {aten.rms_norm.default, aten._fused_rms_norm.default}
 """Ops that are a norm: x, the shape of its rows, weight, epsilon."""
@@ -33,7 +45,7 @@ class FoundNorm:
     nodes: frozenset[fx.Node]
     """All that it is made of."""
     casts: tuple[fx.Node, ...] = ()
-    """What widens ``x`` in front of them; others may read that too."""
+    """What casts ``x`` in front of them; others may read that too."""
     weight: fx.Node | None = None
     rounded: bool = False
     """Whether it is rounded to less than fp32 before the weight multiplies."""
@@ -71,7 +83,7 @@ def _whole(node: fx.Node) -> FoundNorm | None:
     if len(shape) != 1 or not _is_epsilon(epsilon):
         return None
     nodes = frozenset((*passed, made, one))
-    return FoundNorm(node, x, float(epsilon), "fp32", nodes, weight=weight if isinstance(weight, fx.Node) else None)
+    return FoundNorm(node, x, _single(epsilon), "fp32", nodes, weight=weight if isinstance(weight, fx.Node) else None)
 
 
 def _scaled(node: fx.Node, k: Any, weight: fx.Node | None = None) -> FoundNorm | Rejected | None:
@@ -103,6 +115,9 @@ def _mean_of_squares(x: fx.Node, root: Any) -> FoundNorm | Rejected:
     """The norm of ``x`` with this reciprocal root."""
     total, behind = _through(root.args[0])
     epsilon = total.args[1] if total.target in SUMS and len(total.args) == 2 and not total.kwargs else None
+    if _is_input(epsilon):
+        why = "the number under its root is an input of the graph, and tiles have it as a constant"
+        return _rejected(root, why, "dynamic=True makes an input of a Python float, dynamic=None does not")
     if not _is_epsilon(epsilon):
         return _rejected(root, "no number from 0 on is added under its root")
     mean, before = _through(total.args[0])
@@ -116,17 +131,19 @@ def _mean_of_squares(x: fx.Node, root: Any) -> FoundNorm | Rejected:
         return _rejected(root, "the mean under its root is of another dimension than the last")
     if not _is_square(squared):
         return _rejected(root, f"the mean under its root is not of squares, but of {squared.target}")
-    (source, casts), (other, more) = _narrowest(x), _narrowest(squared.args[0])
-    if source is not other:
+    narrowed = [_narrowest(each) for each in (x, *squared.all_input_nodes)]
+    source, other = narrowed[0][0], narrowed[1][0]
+    if not _is_one_value(source, other):
         return _rejected(root, f"the squares are of {other.name}, and what is scaled is {source.name}")
+    casts = dict.fromkeys(node for made, passed in narrowed for node in (*passed, made) if node is not source)
     nodes = frozenset((*behind, total, *before, mean, *inside, squared))
     summed = (squared, *inside, mean, *before, total, *behind, root)
     squares = next((dtype_of(each) for each in summed if dtype_of(each) != "fp32"), "fp32")
-    return FoundNorm(root, source, float(epsilon), squares, nodes, tuple(dict.fromkeys((*casts, *more))))
+    return FoundNorm(root, source, _single(epsilon), squares, nodes, tuple(casts))
 
 
-def _rejected(root: fx.Node, reason: str) -> Rejected:
-    return Rejected("root_mean_square", root.name, f"what scales the rows of X is no norm: {reason}")
+def _rejected(root: fx.Node, reason: str, hint: str = "") -> Rejected:
+    return Rejected("root_mean_square", root.name, f"what scales the rows of X is no norm: {reason}", hint)
 
 
 def _is_view(node: Any) -> bool:
@@ -166,20 +183,34 @@ def _is_epsilon(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and 0 <= value <= torch.finfo(torch.float32).max
 
 
+def _single(value: float) -> float:
+    """A number as fp32 has it, in which squares are averaged: some doors have rounded it already."""
+    return float(in_dtype(value, "fp32"))
+
+
+def _is_input(value: Any) -> bool:
+    """Whether a number is a tensor without dimensions from outside the graph, maybe cast."""
+    source = _through(value)[0] if tensor(value) is not None else value
+    given = tensor(source)
+    return given is not None and not given.dim() and source.op in HOLDERS
+
+
 def _is_square(node: Any) -> bool:
-    times_itself = node.target is aten.mul.Tensor and node.args[0] is node.args[1]
+    times_itself = node.target is aten.mul.Tensor and _is_one_value(*node.args)
     return times_itself or bool(node.target is aten.pow.Tensor_Scalar and node.args[1] == 2)
+
+
+def _is_one_value(one: Any, other: Any) -> bool:
+    """Whether two tensors are equal element by element: one node, or casts of one to the same dtype."""
+    if one is other:
+        return True
+    a, b = tensor(one), tensor(other)
+    if a is None or b is None or a.shape != b.shape:
+        return False
+    return bool(value_key(one) == value_key(other))
 
 
 def _is_row(node: Any, k: Any) -> bool:
     """Whether a node has one row of K elements."""
     value = tensor(node)
     return value is not None and value.dim() > 0 and same_size(value.numel(), k) and same_size(value.shape[-1], k)
-
-
-def vector_of(node: Any) -> fx.Node | None:
-    """The one-dimensional tensor that a node of one row is, in its narrowest dtype; None where there is none."""
-    while keeps_order(node) or is_exact_cast(node):
-        node = node.args[0]
-    value = tensor(node)
-    return node if value is not None and value.dim() == 1 else None

@@ -14,7 +14,6 @@ from fusioncc.cost_models.products import norm_launch
 from fusioncc.cost_models.vendor import pointwise_cost
 from fusioncc.decision import Rejected
 from fusioncc.errors import FusionError, PlanError
-from fusioncc.graph import is_mutation
 from fusioncc.group import Group
 from fusioncc.passes.attempt import attempted
 from fusioncc.passes.end_groups import Covered, EndedGroups
@@ -82,11 +81,6 @@ class _Norming:
         taken = [self.covered[each.name] for each in self.groups if each.schedule.kind != "library"]
         return {node: chain for chain in find_chains(self.graph, taken, least=1).chains for node in chain}
 
-    @cached_property
-    def writes(self) -> list[int]:
-        """Where the graph writes in place."""
-        return [at for node, at in self.order.items() if is_mutation(node)]
-
     def _guarded(self, at: int) -> None:
         """An attempt to norm the X of a group in its tiles; where it fails the group goes without."""
         name = self.groups[at].name
@@ -117,10 +111,8 @@ class _Norming:
             self.rejections.append(planned)
 
     def _front(self, group: GroupPlan, found: FoundNorm) -> InFront:
-        covered, options = self.covered[group.name], self.setting.options
-        places = [self.order[node] for node in (*found.nodes, *covered)]
-        written = any(min(places) < at < max(places) for at in self.writes)
-        front = InFront(group.group, found, covered, options.numerics, written)
+        options = self.setting.options
+        front = InFront(group.group, found, self.covered[group.name], options.numerics)
         read = [each for each in (front.x, front.weight) if each is not None]
         return replace(front, relaid=relaid(read, self.by_name) if options.rest == "inductor" else "")
 

@@ -1,42 +1,53 @@
 """Norm rules: when the tiles of a group may carry out the norm that makes its X."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import fx
 
 from fusioncc.codegen.norm_rules import NORMED_DTYPES
 from fusioncc.decision import Accepted, Decision, Rejected
-from fusioncc.graph import dtype_of, is_aligned, is_static, keeps_elements, readers, same_size, tensor
+from fusioncc.graph import (
+    dtype_of,
+    forms_of,
+    is_aligned,
+    is_exact_cast,
+    is_static,
+    keeps_order,
+    matrix_strides,
+    readers,
+    same_size,
+    tensor,
+)
 from fusioncc.group import EMITTED_DTYPES, Group, Norm, Operand
-from fusioncc.passes.find_norms import FoundNorm, vector_of
+from fusioncc.passes.find_norms import FoundNorm
 
 
 @dataclass(frozen=True)
 class InFront:
-    """A norm that makes the X of a group. ``written_between``: something is written in place between the two.
-    ``relaid``: why strides of what it reads are not known, where they are not."""
+    """A norm that makes the X of a group. ``relaid``: why strides of what it reads are not known, where they are not.
+
+    Nothing is written in place between the two: a group is none where something is written in front of its products.
+    """
 
     group: Group
     found: FoundNorm
     covered: frozenset[fx.Node]
     tier: str
-    written_between: bool = False
     relaid: str = ""
 
     @property
     def x(self) -> Operand | None:
         """What the tiles read in the place of X; None where it is no matrix in memory."""
         value, shape = tensor(self.found.x), self.group.lhs.shape
-        if value is None or not (value.is_contiguous() or (value.dim() == 2 and all(map(is_static, value.stride())))):
+        strides = None if value is None else matrix_strides(value)
+        if strides is None:
             return None
-        strides = tuple(map(int, value.stride())) if value.dim() == 2 else (self.group.k, 1)
         return Operand(self.found.x.name, shape, strides, dtype_of(self.found.x), is_aligned(self.found.x))
 
     @property
     def weight(self) -> Operand | None:
         """The weight as a vector; None where it is none, or one that kernels do not read."""
-        node = None if self.found.weight is None else vector_of(self.found.weight)
+        node = None if self.found.weight is None else _vector(self.found.weight)
         value = None if node is None else tensor(node)
         if node is None or value is None or not is_static(value.stride(0)) or dtype_of(node) not in EMITTED_DTYPES:
             return None
@@ -46,6 +57,14 @@ class InFront:
     def norm(self) -> Norm:
         found = self.found
         return Norm(self.group.lhs, found.epsilon, self.weight, found.rounded and self.group.lhs.dtype != "fp32")
+
+
+def _vector(node: fx.Node) -> fx.Node | None:
+    """The one-dimensional tensor that a node of one row is, in its narrowest dtype; None where there is none."""
+    while keeps_order(node) or is_exact_cast(node):
+        node = node.args[0]  # type: ignore[assignment]
+    value = tensor(node)
+    return node if value is not None and value.dim() == 1 else None
 
 
 def rounding_tier(front: InFront) -> Decision:
@@ -95,21 +114,13 @@ def same_rows(front: InFront) -> Decision:
     return Accepted("same_rows")
 
 
-def _views_of(node: fx.Node) -> Iterator[fx.Node]:
-    """A tensor, and views and casts of it."""
-    yield node
-    for user in node.users:
-        if keeps_elements(user):
-            yield from _views_of(user)
-
-
 def normed_alone(front: InFront) -> Decision:
     """Nothing but the products of the group reads the normed X, nor anything that the norm makes on the way."""
     operands = {each.node for each in front.group.operands if each != front.group.lhs}
     ends = {op.node for end in front.group.epilogues for op in end.chain.ops}
     inside = front.found.nodes | {node for node in front.covered if node.name not in ends}
     for node in sorted(front.found.nodes):
-        if operands & {each.name for each in _views_of(node)}:
+        if operands & {each.name for each in forms_of(node)}:
             why = f"the group reads {node.name} as another operand too"
             return Rejected("normed_alone", node.name, why)
         other = next((reader for reader in readers(node) if reader not in inside), None)
@@ -119,14 +130,7 @@ def normed_alone(front: InFront) -> Decision:
     return Accepted("normed_alone")
 
 
-def unwritten_between(front: InFront) -> Decision:
-    """Nothing is written in place between the norm and the products."""
-    if front.written_between:
-        return Rejected("unwritten_between", front.found.node.name, "something is written in place behind the norm")
-    return Accepted("unwritten_between")
-
-
-RULES = (rounding_tier, fp32_squares, in_range, one_weight, same_rows, normed_alone, unwritten_between)
+RULES = (rounding_tier, fp32_squares, in_range, one_weight, same_rows, normed_alone)
 
 
 def first_refusal(front: InFront) -> Rejected | None:

@@ -57,8 +57,11 @@ def plan_chains(graph: fx.Graph, setting: Setting, taken: Iterable[Collection[fx
     planner = _Planner(setting, list(found.rejections))
 
     def add(name: str, nodes: Sequence[fx.Node]) -> None:
-        chain = translated(f"reading {name} failed", partial(read_chain, nodes, order, name), FusionError)
-        planner.add(chain, relaid(chain.inputs, by_name))
+        def read(exact: bool) -> Chain:
+            reading = partial(read_chain, nodes, order, name, exact=exact)
+            return translated(f"reading {name} failed", reading, FusionError)
+
+        planner.add(read, by_name)
 
     for at, nodes in enumerate(found.chains):
         name = f"chain{at}"
@@ -75,17 +78,23 @@ class _Planner:
     modules: dict[str, EmittedModule] = field(default_factory=dict)
     names: dict[tuple[Chain, ChainTile, str], str] = field(default_factory=dict)
 
-    def add(self, chain: Chain, relaid: str) -> None:
-        """Decide on a chain, and emit its module where it is claimed, equal chains once."""
-        wanted = _of_plan(chain, self.setting)
-        tier = wanted.tier if wanted else "eager" if self.setting.options.numerics == "eager" else "fp32"
+    def add(self, read: Callable[[bool], Chain], by_name: Mapping[str, fx.Node]) -> None:
+        """Decide on a chain, and emit its module where it is claimed, equal chains once. ``read`` gives the form that
+        the nodes have through every door, or that in which they stand, whose roundings the tier ``eager`` has."""
+        forms = {"fp32": read(False)}
+        exact = self.setting.options.numerics == "eager"
+        if exact or self.setting.given is not None:
+            forms["eager"] = read(True)
+        wanted = _of_plan(forms, self.setting)
+        tier = wanted.tier if wanted else "eager" if exact else "fp32"
+        chain = forms.get(tier, forms["fp32"])
         refused = chain_refusal(chain, self.setting, tier)
         if refused is not None:
             self.rejections.append(refused)
             return
         tile = wanted.tile if wanted else chain_tile(chain, self.setting.device)
         kernel = self.names.setdefault((chain.signature(), tile, tier), _name(len(self.names), chain))
-        claim = partial(_claim, self.setting, wanted, tier, relaid)
+        claim = partial(_claim, self.setting, wanted, tier, relaid(chain.inputs, by_name))
         decided = _decide(chain, self.setting, tile, tier, kernel, claim)
         if decided.claimed and kernel not in self.modules:
             self.modules[kernel] = chain_module(decided)
@@ -102,21 +111,22 @@ def chain_module(planned: ChainPlan) -> EmittedModule:
     return translated(f"the emitter failed on {planned.name}", action, EmissionError)
 
 
-def _of_plan(chain: Chain, setting: Setting) -> ChainPlan | None:
-    """What a plan made elsewhere says of a chain, its tile and tier held to what they may be.
+def _of_plan(forms: Mapping[str, Chain], setting: Setting) -> ChainPlan | None:
+    """What a plan made elsewhere says of a chain in one of its ``forms``, its tile and tier held to what they may be.
 
     Raises:
         PlanError: they may not be that.
     """
     every = setting.given.chains if setting.given is not None else ()
-    wanted = next((each for each in every if each.chain.signature() == chain.signature()), None)
+    known = [chain.signature() for chain in forms.values()]
+    wanted = next((each for each in every if each.chain.signature() in known), None)
     if wanted is None:
         return None
     if wanted.tier not in TIERS or TIERS.index(wanted.tier) > TIERS.index(setting.options.numerics):
         allowed = f"numerics={setting.options.numerics!r}"
         raise PlanError(f"{wanted.name}: the plan's tier {wanted.tier!r} is not allowed under {allowed}")
     try:
-        check_tile(chain, wanted.tile)
+        check_tile(forms.get(wanted.tier, forms["fp32"]), wanted.tile)
     except EmissionError as error:
         raise PlanError(f"{wanted.name}: the plan's tile is illegal here: {error}") from error
     return wanted

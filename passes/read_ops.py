@@ -1,27 +1,33 @@
 """Read ops: what a node of the graph is as ops of a chain: one elementwise op, one reduction, or a few of them.
 
-Normalisations and softmax are single nodes where nothing decomposed them; they are read as the ops that they are made
-of, computed in fp32 throughout and rounded at the end, as eager computes them.
+What Inductor takes apart is read as the ops that it makes of it (:mod:`fusioncc.passes.taken_apart`), where nothing
+took it apart before: one chain has one form, whichever door its graph came through. Only in the tier ``eager``, which
+rounds as the graph that runs, is every node read as it stands.
 """
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import fx
 
-from fusioncc.chain import CONSTANT, REDUCTIONS, Argument, Op
+from fusioncc.chain import CAST, CONSTANT, REDUCTIONS, Argument, Op
 from fusioncc.codegen import pointwise
-from fusioncc.codegen.pointwise_dtypes import EIGHTS
-from fusioncc.graph import CASTS, COPIES, DTYPE_NAMES, aten, dtype_of, is_static, tensor
+from fusioncc.codegen.pointwise_dtypes import EIGHTS, FLOATS, in_dtype
+from fusioncc.graph import CASTS, COPIES, aten, dtype_of, is_static, tensor
+from fusioncc.passes.taken_apart import NORMALISATIONS, taken_apart
 
-FILLS: dict[Any, int] = {aten.full.default: 1, aten.full_like.default: 1, aten.scalar_tensor.default: 0}
+COMPOSITES = NORMALISATIONS | {aten.var_mean.correction}
+"""Nodes that are several ops over whole rows."""
+FILLS: dict[Any, int] = {aten.full.default: 1, aten.full_like.default: 1, aten.new_full.default: 2}
+FILLS |= {aten.scalar_tensor.default: 0}
 """Ops that make a tensor of one constant, and which of their arguments that is."""
 ALIASES = COPIES - {aten.clone.default}
-FILLED = {aten.zeros_like.default: 0, aten.ones_like.default: 1}
+FILLED = dict.fromkeys([aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default], 0)
+FILLED |= dict.fromkeys([aten.ones.default, aten.ones_like.default, aten.new_ones.default], 1)
 ALPHA, DTYPE = Argument(None, "1", "alpha"), Argument(None, "None", "dtype")
 """Arguments of sums and of reductions that are left at their defaults."""
 
@@ -35,12 +41,19 @@ class Reader:
     ops: list[Op] = field(default_factory=list)
     first: int = 0
     """Number of the first op's value: that of inputs."""
+    exact: bool = False
+    """Whether each node is read as it stands."""
+    known: dict[Any, int] = field(default_factory=dict)
 
     def op(self, node: fx.Node, target: str, args: Sequence[Any], dtype: str, shape: Sequence[Any]) -> int:
-        """Append an op; its arguments are numbers of values (as :class:`Argument`) or constants. Returns its number."""
+        """Append an op, unless one like it is there; its arguments are numbers of values (as :class:`Argument`) or
+        constants. Returns its number."""
         given = tuple(arg if isinstance(arg, Argument) else Argument(None, source_of(arg)) for arg in args)
-        self.ops.append(Op(node.name, target, given, dtype, tuple(map(int, shape)), origin_of(node)))
-        return self.first + len(self.ops) - 1
+        op = Op(node.name, target, given, dtype, tuple(map(int, shape)), origin_of(node))
+        number = self.known.setdefault(replace(op, node="", origin=""), self.first + len(self.ops))
+        if number == self.first + len(self.ops):
+            self.ops.append(op)
+        return number
 
     def argument(self, value: Any, keyword: str = "") -> Argument:
         """An argument of a node as one of an op."""
@@ -92,17 +105,65 @@ def refusal(node: fx.Node) -> str:
 
 def read(node: fx.Node, reader: Reader) -> tuple[int, ...]:
     """Append the ops of a node that is one (:func:`refusal` is empty), or a constant: the numbers of its values."""
-    value = tensor(node)
-    if node.target in COMPOSITES:
-        return COMPOSITES[node.target](node, reader)
+    if node.target is aten.var_mean.correction:
+        return _var_mean(node, reader)
+    made = None if reader.exact else pieces(node)
+    if made is not None:
+        return _apart(node, made, reader)
+    value, target = tensor(node), str(node.target)
     assert value is not None
-    args: list[Any] = (
-        [_fill(node)]
-        if is_fill(node)
-        else [reader.argument(*each) for each in zip(arguments(node), keywords(node), strict=False)]
-    )
-    target = CONSTANT if is_fill(node) else str(node.target)
-    return (reader.op(node, target, args, dtype_of(node), value.shape),)
+    if is_fill(node):
+        return (reader.op(node, CONSTANT, [_fill(node)], dtype_of(node), value.shape),)
+    numbers = arguments(node) if reader.exact or _is_double(node) else list(map(_single, arguments(node)))
+    args: list[Any] = [reader.argument(*each) for each in zip(numbers, keywords(node), strict=False)]
+    if target in REDUCTIONS:
+        args[1] = [-1]
+    return (reader.op(node, CAST if node.target in CASTS else target, args, dtype_of(node), value.shape),)
+
+
+def pieces(node: fx.Node) -> fx.Graph | None:
+    """What Inductor makes of a node, where all of that can be read; None where the node is one op."""
+    if is_fill(node):
+        return None
+    graph = taken_apart(node.target, arguments(node))
+    return graph if graph is not None and all(is_fill(each) or not refusal(each) for each in _calls(graph)) else None
+
+
+def ops_of(node: fx.Node) -> int:
+    """How many ops a node is read as."""
+    made = pieces(node)
+    return 1 if made is None else len(_calls(made))
+
+
+def _calls(graph: fx.Graph) -> list[fx.Node]:
+    return [node for node in graph.nodes if node.op == "call_function"]
+
+
+def _apart(node: fx.Node, graph: fx.Graph, reader: Reader) -> tuple[int, ...]:
+    """Append what a node is made of, as ops of the node."""
+    begin, several = len(reader.ops), dict[Any, tuple[int, ...]]()
+    given = (each for each in arguments(node) if isinstance(each, fx.Node))
+    for each in graph.nodes:
+        if each.op == "placeholder":
+            reader.numbers[each] = reader.numbers[next(given)]
+        elif each.target is operator.getitem:
+            reader.numbers[each] = several[each.args[0]][each.args[1]]
+        elif each.op == "call_function":
+            several[each] = read(each, reader)
+            reader.numbers[each] = several[each][0]
+    reader.ops[begin:] = [replace(op, node=node.name, origin=origin_of(node)) for op in reader.ops[begin:]]
+    results: Any = graph.output_node().args[0]
+    return tuple(reader.numbers[each] for each in (results if isinstance(results, tuple | list) else [results]))
+
+
+def _is_double(node: fx.Node) -> bool:
+    """Whether an op computes in fp64."""
+    return "fp64" in {dtype_of(node), *map(dtype_of, node.all_input_nodes)}
+
+
+def _single(value: Any) -> Any:
+    """A constant as fp32 has it: a number that one door keeps as it is and another has rounded already is one."""
+    return in_dtype(value, "fp32") if isinstance(value, float) else value
 
 
 def arguments(node: fx.Node) -> list[Any]:
@@ -174,7 +235,9 @@ def _unread(node: fx.Node) -> str:
 
 
 def _fill(node: fx.Node) -> Any:
-    return FILLED[node.target] if node.target in FILLED else arguments(node)[FILLS[node.target]]
+    """The constant of a node that fills, as a float where its tensor has floats."""
+    value = FILLED[node.target] if node.target in FILLED else arguments(node)[FILLS[node.target]]
+    return float(value) if isinstance(value, int) and dtype_of(node) in FLOATS else value
 
 
 def _not_along_last(node: fx.Node) -> str:
@@ -201,56 +264,13 @@ def _whole_rows(node: fx.Node) -> str:
     assert source is not None
     if dtype_of(node.args[0]) not in FLOATING:  # type: ignore[arg-type]
         return "it is not of a floating dtype"
-    if node.target is aten._softmax.default:
-        return "" if node.args[1] in (-1, source.dim() - 1) and source.dim() else "it normalises another dimension"
-    if node.target is aten.native_layer_norm.default:
-        return "" if len(node.args[1]) == 1 else "it normalises several dimensions"  # type: ignore[arg-type]
+    if node.target is aten._softmax.default and not (source.dim() and node.args[1] in (-1, source.dim() - 1)):
+        return "it normalises another dimension"
+    if node.target is aten.native_layer_norm.default and len(node.args[1]) != 1:  # type: ignore[arg-type]
+        return "it normalises several dimensions"
+    if node.target in NORMALISATIONS:
+        return "" if pieces(node) is not None else "what it is made of has no expression"
     return _not_along_last(node) if dtype_of(node.args[0]) == "fp32" else "it rounds a variance"  # type: ignore[arg-type]
-
-
-def _softmax(node: fx.Node, reader: Reader) -> tuple[int, ...]:
-    source, result = tensor(node.args[0]), tensor(node)
-    assert source is not None and result is not None
-    rows, shape = (*source.shape[:-1], 1), source.shape
-
-    def op(target: str, args: list[Any], shape: Sequence[Any]) -> Argument:
-        return Argument(reader.op(node, target, args, "fp32", shape))
-
-    x = op("prims.convert_element_type.default", [reader.argument(node.args[0]), None], shape)
-    top = op("aten.amax.default", [x, [-1], True], rows)
-    risen = op("aten.exp.default", [op("aten.sub.Tensor", [x, top, ALPHA], shape)], shape)
-    total = op("aten.sum.dim_IntList", [risen, [-1], True, DTYPE], rows)
-    quotient = op("aten.div.Tensor", [risen, total], shape)
-    cast = [quotient, None]
-    return (reader.op(node, "prims.convert_element_type.default", cast, dtype_of(node), shape),)
-
-
-def _layer_norm(node: fx.Node, reader: Reader) -> tuple[int, ...]:
-    """The normalised tensor, then the mean and the reciprocal deviation of each row."""
-    x_node, _, weight, bias, epsilon = arguments(node)
-    source = tensor(x_node)
-    assert source is not None
-    shape, rows = source.shape, (*source.shape[:-1], 1)
-
-    def op(target: str, args: list[Any], shape: Sequence[Any]) -> Argument:
-        return Argument(reader.op(node, target, args, "fp32", shape))
-
-    x = op("prims.convert_element_type.default", [reader.argument(x_node), None], shape)
-    mean = op("aten.mean.dim", [x, [-1], True, DTYPE], rows)
-    centred = op("aten.sub.Tensor", [x, mean, ALPHA], shape)
-    variance = op("aten.mean.dim", [op("aten.mul.Tensor", [centred, centred], shape), [-1], True, DTYPE], rows)
-    rstd = op("aten.rsqrt.default", [op("aten.add.Tensor", [variance, epsilon, ALPHA], rows)], rows)
-    y = op("aten.mul.Tensor", [centred, rstd], shape)
-    y = y if weight is None else op("aten.mul.Tensor", [y, reader.argument(weight)], shape)
-    y = y if bias is None else op("aten.add.Tensor", [y, reader.argument(bias), ALPHA], shape)
-    cast = [y, None]
-    out = reader.op(node, "prims.convert_element_type.default", cast, dtype_of(x_node), shape)
-    assert mean.value is not None and rstd.value is not None
-    kept = DTYPE_NAMES[node.meta["val"][1].dtype]  # of a half on the CPU the half, on CUDA fp32
-    if kept == "fp32":
-        return (out, mean.value, rstd.value)
-    casts = [reader.op(node, "prims.convert_element_type.default", [each, None], kept, rows) for each in (mean, rstd)]
-    return (out, *casts)
 
 
 def _var_mean(node: fx.Node, reader: Reader) -> tuple[int, ...]:
@@ -271,11 +291,3 @@ def _var_mean(node: fx.Node, reader: Reader) -> tuple[int, ...]:
     variance = op("aten.div.Tensor", [total, freedom], rows)
     assert mean.value is not None and variance.value is not None
     return (variance.value, mean.value)
-
-
-COMPOSITES: dict[Any, Callable[[fx.Node, Reader], tuple[int, ...]]] = {
-    aten._softmax.default: _softmax,
-    aten.native_layer_norm.default: _layer_norm,
-    aten.var_mean.correction: _var_mean,
-}
-"""Nodes that are read as several ops."""

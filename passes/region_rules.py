@@ -16,6 +16,7 @@ from fusioncc.graph import (
     is_collective,
     is_mutation,
     is_static,
+    matrix_strides,
     product,
     rows_may_be_padded,
     same_size,
@@ -91,7 +92,7 @@ def sizes(facts: RegionFacts) -> Decision:
 def layout(facts: RegionFacts) -> Decision:
     """Strides of X and of the weights are static, and the output is stored row by row as the kernel stores it."""
     lhs = tensor(facts.lhs)
-    if lhs is None or not (lhs.is_contiguous() or (lhs.dim() == 2 and all(map(is_static, lhs.stride())))):
+    if lhs is None or matrix_strides(lhs) is None:
         return Rejected("layout", facts.lhs.name, "X is not a matrix with static strides, nor contiguous")
     for node in (facts.lhs, *facts.operands()):
         value = tensor(node)

@@ -5,7 +5,7 @@ kernel, since a launch costs more than its elements.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -76,11 +76,15 @@ class Case:
         Raises:
             RuntimeError, NotImplementedError: it does not take these dtypes.
         """
-        values = [operand(each).to(device) if isinstance(each, Tensor) else each for each in self.args]
+        result = self.call({each: operand(each).to(device) for each in self.args if isinstance(each, Tensor)})
+        return result if result.dim() else result.expand(ELEMENTS)
+
+    def call(self, operands: Mapping["Tensor", torch.Tensor]) -> torch.Tensor:
+        """The op of these operands."""
+        values = [operands[each] if isinstance(each, Tensor) else each for each in self.args]
         parameters = self.overload._schema.arguments
         keywords = {each.name: value for each, value in zip(parameters, values, strict=False) if each.kwarg_only}
-        result = self.overload(*values[: len(values) - len(keywords)], **keywords)
-        return result if result.dim() else result.expand(ELEMENTS)
+        return self.overload(*values[: len(values) - len(keywords)], **keywords)
 
     def terms(self) -> tuple[Term, ...]:
         return tuple(

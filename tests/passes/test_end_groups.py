@@ -371,17 +371,31 @@ def test_a_plan_is_applied_again_and_one_with_other_ends_is_refused() -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("rest", shown(["eager", "inductor"], 1))
-def test_a_plan_whose_ops_another_door_decomposes_loses_its_end_alone(rest: str) -> None:
-    """Offline a SiLU is decomposed, in a graph that is compiled for a CPU it is not."""
+def test_a_plan_made_offline_keeps_its_ends_where_ops_are_not_taken_apart(rest: str) -> None:
+    """Offline a SiLU is several ops, in a graph that is compiled for a CPU one."""
     plan = fusioncc.plan(ENDED_MODEL, (X,), rest=rest)
     (planned,) = plan.groups
     assert planned.epilogues
-    run = fusioncc.optimize(ENDED_MODEL, plan=plan, rest=rest)
-    with torch.no_grad(), pytest.warns(FusionWarning, match="g0: the plan ends its tiles with ops .* stay apart"):
+    run = fusioncc.optimize(ENDED_MODEL, plan=plan, rest=rest, on_error="raise")
+    with torch.no_grad():
         torch.testing.assert_close(run(X), ENDED_MODEL(X), rtol=1e-4, atol=1e-4)
     (carried,) = fusioncc.plan_of(run)
+    assert (carried.groups[0].schedule, carried.groups[0].group.signature()) == (
+        planned.schedule,
+        planned.group.signature(),
+    )
+
+
+@pytest.mark.exhaustive
+def test_a_plan_whose_ends_are_not_there_loses_them_alone() -> None:
+    plan = fusioncc.plan(ENDED_MODEL, (X,))
+    other = Products(lambda p, q: f.gelu(p) * q)
+    with torch.no_grad(), pytest.warns(FusionWarning, match="g0: the plan ends its tiles with ops .* stay apart"):
+        run = fusioncc.optimize(other, plan=plan)
+        torch.testing.assert_close(run(X), other(X), rtol=1e-4, atol=1e-4)
+    (carried,) = fusioncc.plan_of(run)
     assert not carried.fallback and {each.rule for each in carried.rejections} == {"ends_tiles"}
-    assert (carried.groups[0].schedule, carried.groups[0].epilogues) == (planned.schedule, ())
+    assert (carried.groups[0].schedule, carried.groups[0].epilogues) == (plan.groups[0].schedule, ())
 
 
 @pytest.mark.exhaustive

@@ -10,6 +10,8 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as f
 
+import fusioncc
+from fusioncc.backend import fusioncc as backend
 from fusioncc.capture import capture
 from fusioncc.config import Options
 from fusioncc.decision import Accepted, Rejected
@@ -18,7 +20,7 @@ from fusioncc.errors import EmissionError, FusionError, KernelBuildError, PlanEr
 from fusioncc.graph import aten
 from fusioncc.passes import build_groups, norm_groups
 from fusioncc.passes.find_norms import FoundNorm, find_norm
-from fusioncc.passes.norm_rules import RULES, InFront, first_refusal, fp32_squares, rounding_tier, unwritten_between
+from fusioncc.passes.norm_rules import RULES, InFront, first_refusal, fp32_squares, rounding_tier
 from fusioncc.passes.plan_groups import Setting
 from fusioncc.pipeline import draft, rewrite
 from fusioncc.plan import GroupPlan, Plan
@@ -37,9 +39,9 @@ def root(x: torch.Tensor, epsilon: float = 1e-6) -> torch.Tensor:
     return torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon)
 
 
-def llama(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+def llama(x: torch.Tensor, g: torch.Tensor, epsilon: float = 1e-6) -> torch.Tensor:
     wide = x.float()
-    return g * (wide * root(wide)).to(x.dtype)
+    return g * (wide * root(wide, epsilon)).to(x.dtype)
 
 
 class Normed(nn.Module):
@@ -168,8 +170,28 @@ def test_a_norm_that_is_one_op_is_found(op: Any) -> None:
     view.meta["val"] = X.view(20, K)
     found = find_norm(view)
     assert isinstance(found, FoundNorm)
-    assert (found.node, found.x, found.weight, found.epsilon, found.rounded) == (last, x, g, 1e-5, False)
+    assert (found.node, found.x, found.weight, found.rounded) == (last, x, g, False)
+    assert found.epsilon == torch.tensor(1e-5).item()  # as fp32 has it
     assert find_norm(x) is None
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_two_casts_of_one_tensor_are_one_value(door: str) -> None:
+    """Which of them is scaled, squared or multiplied with the other, exact or not, and none of them is left."""
+
+    def norm(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        return g * (x.float() * torch.rsqrt((x.float() * x.float()).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+    def halved(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        wide, again = x.bfloat16().float(), x.bfloat16().float()
+        return g.bfloat16() * (wide * torch.rsqrt((again * again).mean(-1, keepdim=True) + 1e-6)).bfloat16()
+
+    for model, x in ((Normed(norm).bfloat16(), X.bfloat16()), (Normed(halved).bfloat16(), X)):
+        module = DOORS[door](model, (x,))
+        plan = rewrite(module.graph, setting(schedule="inline", chains="never"), "call")
+        assert plan.groups[0].norm is not None and plan.groups[0].lhs.dtype == "bf16"
+        left = [node.target for node in module.graph.nodes if node.op == "call_function"]
+        assert aten.rsqrt.default not in left and aten.mean.dim not in left
 
 
 def test_what_is_rounded_before_the_weight_is_known() -> None:
@@ -228,6 +250,53 @@ def test_what_stays_apart_and_why(rule: str) -> None:
     assert reason in refused(model, x, **options)[rule].reason
 
 
+NOT_ONE_VALUE: dict[str, FnNorm] = {
+    "of another dtype": lambda x, g: x * torch.rsqrt((x * x.bfloat16()).mean(-1, keepdim=True) + 1e-6),
+    "of another tensor": lambda x, g: x * torch.rsqrt((x * (x + 1)).mean(-1, keepdim=True) + 1e-6),
+    "of other elements": lambda x, g: x * torch.rsqrt((x * x.flip(0)).mean(-1, keepdim=True) + 1e-6),
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", NOT_ONE_VALUE)
+def test_a_product_of_two_values_is_no_square(name: str) -> None:
+    assert "is not of squares" in refused(Normed(NOT_ONE_VALUE[name]), X)["root_mean_square"].reason
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_an_epsilon_that_is_an_input_is_refused_as_one(dynamic: bool | None) -> None:
+    """``dynamic=True`` makes inputs of Python floats."""
+    model = Normed(lambda x, g: llama(x, g, model.epsilon), adapted=False)
+    model.epsilon = 1e-5
+    options = {"schedule": "concat", "norms": "always", "chains": "never"}
+    torch.compiler.reset()
+    run = torch.compile(model, backend=backend, options=options, dynamic=dynamic)
+    close(run(X), model(X))
+    (plan,) = fusioncc.plan_of(run)
+    refusals = [each for each in plan.rejections if each.rule == "root_mean_square"]
+    assert (plan.groups[0].norm is None) == bool(refusals) == bool(dynamic)
+    if dynamic:
+        assert "is an input of the graph" in refusals[0].reason and "dynamic=True" in refusals[0].hint
+
+
+def test_what_is_written_in_place_behind_the_norm_leaves_no_group() -> None:
+    """So that norms need no rule for it: ``no_barrier`` refuses wherever it stands in front of the products."""
+    graph = DOORS["export"](Normed(llama), (X,)).graph
+    scaled = next(node for node in graph.nodes if node.target is aten.rsqrt.default)
+    first = next(node for node in graph.nodes if node.target in (aten.mm.default, aten.addmm.default))
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    for place in (scaled, first):
+        written = fx.Graph()
+        values: dict[fx.Node, fx.Node] = {}
+        for node in graph.nodes:
+            if node is place:
+                call = written.call_function(aten.mul_.Tensor, (values[inputs[0]], 2))
+                call.meta["val"] = inputs[0].meta["val"]
+            values[node] = written.node_copy(node, values.__getitem__)
+        plan = draft(written, setting(on_error="fallback")).plan
+        assert not plan.groups and {"no_barrier"} == {each.rule for each in plan.rejections}
+
+
 NOT_NORMS: dict[str, tuple[FnNorm, str]] = {
     "no epsilon": (lambda x, g: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True)), "no number from 0 on is added"),
     "a sum": (lambda x, g: x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) + 1e-6), "is no mean, but"),
@@ -275,7 +344,6 @@ def test_rules_accept_a_norm_and_each_refuses_what_it_is_there_for() -> None:
     front = front_of(Normed(llama))
     assert first_refusal(front) is None and all(rule(front) for rule in RULES)
     for rule, changed in (
-        (unwritten_between, replace(front, written_between=True)),
         (rounding_tier, replace(front, tier="eager")),
         (fp32_squares, replace(front, found=replace(front.found, squares="bf16"))),
     ):
@@ -284,7 +352,7 @@ def test_rules_accept_a_norm_and_each_refuses_what_it_is_there_for() -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    assert {rule.__name__ for rule in RULES} <= {*REFUSED, "unwritten_between"}
+    assert {rule.__name__ for rule in RULES} <= {*REFUSED}
 
 
 ALSO: dict[str, tuple[Callable[..., Any], str]] = {
