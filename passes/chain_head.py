@@ -5,12 +5,14 @@ fewest bytes have to be written; what does not read a product belongs to it wher
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from math import prod
 
 from torch import fx
 
 from fusioncc.graph import tensor
 from fusioncc.passes.find_chains import is_reduction
 from fusioncc.passes.read_rotations import Rotation
+from fusioncc.sizes import sizes_of
 
 
 def head_of(
@@ -51,4 +53,4 @@ def _written(head: Collection[fx.Node], products: Collection[fx.Node]) -> int:
 
 def _bytes(node: fx.Node) -> int:
     value = tensor(node)
-    return 0 if value is None else int(value.numel()) * value.element_size()
+    return 0 if value is None else prod(sizes_of(value.shape)) * value.element_size()

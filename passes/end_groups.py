@@ -7,13 +7,14 @@ and the chain's kernel is saved; where nothing is gained, or the graph would get
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from math import prod
 
 from torch import fx
 
 from fusioncc.chain import Chain
 from fusioncc.decision import Rejected
 from fusioncc.errors import FusionError, PlanError
-from fusioncc.graph import CASTS, is_mutation
+from fusioncc.graph import CASTS, is_mutation, tensor
 from fusioncc.group import Epilogue
 from fusioncc.passes.attempt import attempted
 from fusioncc.passes.chain_head import head_of
@@ -29,6 +30,7 @@ from fusioncc.passes.read_ops import is_fill
 from fusioncc.passes.read_rotations import Rotation
 from fusioncc.plan import GroupPlan
 from fusioncc.seam import translated, warn
+from fusioncc.sizes import sizes_of
 
 Covered = dict[str, frozenset[fx.Node]]
 """By group the nodes that it covers."""
@@ -91,7 +93,8 @@ class _Ending:
             return {each: made[views_of(each)[-1]] for each in inputs_of(nodes) if views_of(each)[-1] in made}
 
         self.rejections += [why for each, why in self.rotations.refused if any(node in made for node in read_by(each))]
-        for found in find_chains(self.graph, self.covered.values(), least=1, rotated=self.rotated).chains:
+        taken = self.covered.values()
+        for found in find_chains(self.graph, taken, least=1, symbolic=True, rotated=self.rotated).chains:
             chain = sorted(found, key=self.order.__getitem__)
             nodes = head_of(chain, products(chain), self.rotated)
             sources = products(nodes)
@@ -165,7 +168,8 @@ class _Ending:
         number = {operand.node: number for number, operand in enumerate(chain.inputs)}
         members = [self.by_name[member.node] for member in group.members]
         written = self._written_between([*members, *nodes])
-        behind = Behind(group.group, chain, {number[node.name]: main for node, main in mains.items()}, written)
+        made = {number[node.name]: main for node, main in mains.items()}
+        behind = Behind(group.group, chain, made, _rows_of(self.by_name[group.lhs.node]), written)
         views = {main: views_of(node) for node, main in mains.items()}
         inside = {*self.covered[group.name], *nodes, *(view for each in views.values() for view in each)}
         fills = [each for node in nodes for each in node.all_input_nodes if is_fill(each)]
@@ -241,3 +245,10 @@ class _Ending:
             warn(f"{ours.name}: {reason}; they stay apart")
             self.rejections.append(Rejected("ends_tiles", ours.name, reason))
             self.groups[at], self.covered[ours.name] = before[at], covered[ours.name]
+
+
+def _rows_of(lhs: fx.Node) -> int:
+    """The number of rows of X."""
+    value = tensor(lhs)
+    assert value is not None
+    return prod(sizes_of(value.shape[:-1]))

@@ -14,6 +14,7 @@ from fusioncc.codegen.pool_rules import MAX_BLOCK
 from fusioncc.decision import Accepted, Decision, Rejected
 from fusioncc.graph import PERMUTES, VIEWS, copies, memory_order
 from fusioncc.group import Epilogue, Group, Operand
+from fusioncc.sizes import Symbolic
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,14 @@ class Sides:
 
 @dataclass(frozen=True)
 class Behind:
-    """A chain, and the main members of a group that make some of its inputs: by the number of the input."""
+    """A chain, and the main members of a group that make some of its inputs: by the number of the input. Its sizes are
+    those of the graph: symbolic ones are equal as expressions, of which the epilogue has the hints."""
 
     group: Group
     chain: Chain
     mains: dict[int, int]
+    m: int
+    """The number of rows, symbolic where the group's is."""
     written_between: bool
     """Whether something is written in place between the group and the end of the chain."""
 
@@ -39,7 +43,7 @@ class Behind:
     def sides(self) -> Sides | None:
         """How the chain sees the products, each a matrix that lies row by row; None where that is none of its rows."""
         products = [self.chain.inputs[at] for at in self.mains]
-        shape, m = self.chain.shape, self.group.m
+        shape, m = self.chain.shape, self.m
         order = memory_order(shape, _leading(products[0].strides, shape, 0))
         splits = [at for at in range(len(order) + 1) if prod(shape[dim] for dim in order[:at]) == m]
         if not splits or not all(_lies(each.strides, shape, order) for each in products):
@@ -56,11 +60,11 @@ def unwritten_between(behind: Behind) -> Decision:
     return Accepted("unwritten_between")
 
 
-def static_rows(behind: Behind) -> Decision:
-    """Sizes of a chain are numbers."""
-    if behind.group.m_symbol:
-        return _rejected("static_rows", behind, f"the number of rows is symbolic ({behind.group.m_symbol})")
-    return Accepted("static_rows")
+def several_rows(behind: Behind) -> Decision:
+    """Kernels tell what repeats along the rows from what does not by its rows; of one row they could not."""
+    if isinstance(behind.m, Symbolic) and int(behind.m) == 1:
+        return _rejected("several_rows", behind, f"of {behind.m} rows, any number, one was there when it was planned")
+    return Accepted("several_rows")
 
 
 def elementwise(behind: Behind) -> Decision:
@@ -112,8 +116,16 @@ def storable(behind: Behind) -> Decision:
 def in_rows(behind: Behind) -> Decision:
     """Whatever else is read has one stride along rows and one along columns, of which it may repeat a part."""
     for at, operand in enumerate(behind.chain.inputs):
-        if at not in behind.mains and _matrix(operand, behind) is None:
+        if at in behind.mains or not operand.shape:
+            continue
+        matrix = _matrix(operand, behind)
+        if matrix is None:
             return Rejected("in_rows", operand.node, f"{list(operand.shape)} has no one stride along the rows")
+        if any(isinstance(stride, Symbolic) for stride in matrix.strides):
+            return Rejected("in_rows", operand.node, f"the strides {list(matrix.strides)} of its rows are symbolic")
+        if not _told_apart(matrix.shape[0], behind.m):
+            reason = f"a part of {behind.m} rows, {matrix.shape[0]}, looks like one or like all of them by its hint"
+            return Rejected("in_rows", operand.node, reason)
     return Accepted("in_rows")
 
 
@@ -133,7 +145,7 @@ def rotated_heads(behind: Behind) -> Decision:
     return Accepted("rotated_heads")
 
 
-RULES = (unwritten_between, static_rows, elementwise, read_once, same_tiles, storable, in_rows, rotated_heads)
+RULES = (unwritten_between, several_rows, elementwise, read_once, same_tiles, storable, in_rows, rotated_heads)
 
 
 def first_refusal(behind: Behind) -> Rejected | None:
@@ -151,7 +163,7 @@ def as_epilogue(behind: Behind, kept: tuple[int, ...]) -> Epilogue:
     def matrix(at: int) -> Operand:
         found = _matrix(chain.inputs[at], behind)
         assert found is not None
-        return found
+        return replace(found, shape=tuple(map(int, found.shape)), strides=tuple(map(int, found.strides)))
 
     def renumbered(argument: Argument) -> Argument:
         value = argument.value
@@ -182,7 +194,7 @@ def _matrix(operand: Operand, behind: Behind) -> Operand | None:
     shape, strides = _leading(operand.shape, whole, 1), _leading(operand.strides, whole, 0)
     found = []
     for dims in (sides.rows, sides.columns):
-        side = _side([(shape[dim], strides[dim]) for dim in dims if whole[dim] > 1])
+        side = _side([(shape[dim], strides[dim]) for dim in dims if whole[dim] != 1])
         if side is None:
             return None
         found.append(side)
@@ -192,24 +204,29 @@ def _matrix(operand: Operand, behind: Behind) -> Operand | None:
 
 def _side(dims: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
     """Size and stride of dimensions as one, of which the outer ones may repeat; None where there is no one stride."""
-    long = [size > 1 for size, _ in dims]
+    long = [size != 1 for size, _ in dims]
     if not any(long):
         return (1, 0)
     inner = dims[long.index(True) :]
     follows = all(outer[1] == each[1] * each[0] for outer, each in pairwise(inner))
-    if not (follows and all(size > 1 for size, _ in inner) and inner[-1][1]):
+    if not (follows and all(size != 1 for size, _ in inner) and inner[-1][1]):
         return None
     return prod(size for size, _ in inner), inner[-1][1]
 
 
 def _flat(shape: tuple[int, ...], behind: Behind) -> tuple[int, ...]:
-    """The shape of a value as that of a matrix."""
+    """The shape of a value as that of a matrix, a symbolic number of rows as its hint."""
     if not shape:
         return ()
     assert behind.sides is not None
     sizes = _leading(shape, behind.chain.shape, 1)
     rows, columns = ([sizes[dim] for dim in dims] for dims in (behind.sides.rows, behind.sides.columns))
-    return (prod(rows), prod(columns))
+    return (int(prod(rows)), int(prod(columns)))
+
+
+def _told_apart(rows: int, m: int) -> bool:
+    """Whether the hints say too what rows are of M: one, all, or a part."""
+    return rows in (1, m) or not isinstance(m, Symbolic) or 1 < int(rows) < int(m)
 
 
 def _leading(values: tuple[int, ...], whole: tuple[int, ...], fill: int) -> tuple[int, ...]:

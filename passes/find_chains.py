@@ -18,6 +18,7 @@ from fusioncc.decision import Rejected
 from fusioncc.graph import is_mutation, product, tensor
 from fusioncc.passes.read_ops import ALIASES, COMPOSITES, is_fill, ops_of, origin_of, refusal
 from fusioncc.passes.read_rotations import Rotation
+from fusioncc.sizes import sizes_of
 
 MAX_ROW = 16384
 """Elements of a row up to which one program holds it."""
@@ -58,12 +59,14 @@ def find_chains(
     *,
     exact: bool = False,
     least: int = 2,
+    symbolic: bool = False,
     rotated: Mapping[fx.Node, Rotation] | None = None,
 ) -> FoundChains:
     """The chains of a functional graph. ``taken`` are the nodes of each fused group, which no chain may contain;
     ``exact`` chains have the bits of eager, and so hold no sum along rows. A chain is what eager runs as ``least``
-    kernels or more; of ``rotated`` rotations (by their nodes) it has all nodes or none."""
-    return _Search(graph, taken, exact, least, rotated or {}).run()
+    kernels or more, of a ``symbolic`` number of rows where that is allowed; of ``rotated`` rotations (by their nodes)
+    it has all nodes or none."""
+    return _Search(graph, taken, exact, least, symbolic, rotated or {}).run()
 
 
 @dataclass
@@ -72,6 +75,7 @@ class _Search:
     taken: Iterable[Collection[fx.Node]]
     exact: bool
     least: int
+    symbolic: bool
     rotated: Mapping[fx.Node, Rotation]
     of: dict[fx.Node, NodeSet] = field(default_factory=dict)
     wide: dict[NodeSet, None] = field(default_factory=dict)
@@ -117,7 +121,8 @@ class _Search:
             if node in self.rotated:
                 self.refused[node], found.shape, found.ops = "", _shape(self._whole(node)), 1
                 continue
-            self.refused[node] = refusal(node) or _no_space(node) or (SUMMED if self.exact and _sums(node) else "")
+            reason = refusal(node, symbolic=self.symbolic) or _no_space(node)
+            self.refused[node] = reason or (SUMMED if self.exact and _sums(node) else "")
             found.fixed = bool(self.refused[node])
             if not found.fixed:
                 found.shape, found.rows = _space(node)
@@ -275,9 +280,8 @@ def _no_space(node: fx.Node) -> str:
     if rows > MAX_ROW:
         return f"its rows have {rows} elements, one program holds {MAX_ROW} at most"
     value = tensor(node)
-    if value is not None and any(
-        step == 0 and size > 1 for step, size in zip(value.stride(), value.shape, strict=True)
-    ):
+    sides = () if value is None else zip(sizes_of(value.stride()), sizes_of(value.shape), strict=True)
+    if any(step == 0 and size != 1 for step, size in sides):
         return "its elements share memory"
     return "it has no element" if product(shape) == 0 else ""
 
@@ -285,7 +289,7 @@ def _no_space(node: fx.Node) -> str:
 def _shape(node: fx.Node) -> tuple[int, ...]:
     """The shape of a node's value; of several that of the first."""
     value = node.meta["val"]
-    return tuple(map(int, (value[0] if isinstance(value, tuple | list) else value).shape))
+    return sizes_of((value[0] if isinstance(value, tuple | list) else value).shape)
 
 
 def _agrees(node: fx.Node, shape: tuple[int, ...]) -> bool:

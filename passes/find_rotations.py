@@ -4,11 +4,12 @@ Slices, negation and cat are one op to a chain that ends tiles, ``rotate_half``;
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import fx
 
 from fusioncc.decision import Accepted, Decision, Rejected
-from fusioncc.graph import CASTS, COPIES, PERMUTES, SLICES, VIEWS, aten
+from fusioncc.graph import CASTS, COPIES, PERMUTES, SLICES, VIEWS, aten, same_size, tensor
 from fusioncc.passes.read_rotations import Rotation, read_rotation, shape_of, slice_of
 
 
@@ -98,7 +99,7 @@ def whole_heads(rotation: Rotation) -> Decision:
     """What is rotated is no part of a head, read through whatever keeps the columns."""
     source = rotation.first.source
     columns = shape_of(source)[-1]
-    while source.target in VIEWS | COPIES | {aten.neg.default} and shape_of(source.args[0])[-1:] == (columns,):  # type: ignore[arg-type]
+    while source.target in VIEWS | COPIES | {aten.neg.default} and _has_columns(source.args[0], columns):
         source = source.args[0]  # type: ignore[assignment]
     taken = slice_of(source)
     if taken is not None and taken.dim == len(shape_of(taken.source)) - 1:
@@ -108,6 +109,11 @@ def whole_heads(rotation: Rotation) -> Decision:
 
 
 RULES = (same_value, side_by_side, last_dim, negated_first, read_alone, whole_heads)
+
+
+def _has_columns(node: Any, columns: int) -> bool:
+    value = tensor(node)
+    return value is not None and value.dim() > 0 and same_size(value.shape[-1], columns)
 
 
 def _rejected(rule: str, rotation: Rotation, reason: str) -> Rejected:

@@ -26,9 +26,11 @@ from fusioncc.passes.insert_merged import insert_merged
 from fusioncc.passes.insert_packed import insert_packed, insert_product
 from fusioncc.passes.insertion import Insertion, as_matrix, laid_like, shaped_like
 from fusioncc.passes.launch_node import launch_node
+from fusioncc.passes.size_nodes import rows_of, strides_of
 from fusioncc.runtime.interpreter import launcher
 from fusioncc.runtime.opaque import OPAQUE
 from fusioncc.seam import translated
+from fusioncc.sizes import sizes_of
 
 HeldBy = Mapping[str, int]
 """By kind of schedule, the key of the holder of its weights."""
@@ -194,7 +196,7 @@ def _operands(
         value = tensor(node)
         assert value is not None
         if operand in ends:
-            node = insertion.call(with_strides, (node, tuple(map(int, value.stride()))), value)
+            node = insertion.call(with_strides, (node, strides_of(insertion, node)), value)
         return _as_operand(insertion, node, operand)
 
     return tuple(lhs if operand == group.lhs else given(operand) for operand in emitted.operands)
@@ -218,12 +220,17 @@ def _as_operand(insertion: Insertion, node: fx.Node, operand: Operand) -> fx.Nod
     assert value is not None
     if value.dim() == len(operand.shape) < 2:
         return node
-    if tuple(value.shape) == operand.shape and value.stride() == operand.strides:
+    sizes, steps = sizes_of(value.shape), sizes_of(value.stride())
+    if sizes == operand.shape and steps == operand.strides:
         return node
-    if tuple(value.shape)[::-1] == operand.shape and value.stride()[::-1] == operand.strides:
+    if sizes[::-1] == operand.shape and steps[::-1] == operand.strides:
         return insertion.call(aten.permute.default, (node, [1, 0]), value.permute(1, 0))
     shape, strides = list(operand.shape), list(operand.strides)
-    return insertion.call(aten.as_strided.default, (node, shape, strides), value.as_strided(shape, strides))
+    if all(map(is_static, value.shape)):
+        return insertion.call(aten.as_strided.default, (node, shape, strides), value.as_strided(shape, strides))
+    rows = rows_of(insertion, node, shape[1])
+    laid = value.as_strided([rows.meta["val"], shape[1]], strides)
+    return insertion.call(aten.as_strided.default, (node, [rows, shape[1]], strides), laid)
 
 
 def _shape(buffer: Buffer, rows: Any) -> list[Any]:

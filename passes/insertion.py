@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fusioncc.graph import aten, is_static, tensor
+from fusioncc.graph import aten, is_static, same_size, size_hint, tensor
 
 
 @dataclass
@@ -46,7 +46,7 @@ def shaped_like(insertion: Insertion, made: fx.Node, old: fx.Node) -> fx.Node:
     made.meta.update({key: old.meta[key] for key in ("nn_module_stack", "stack_trace") if key in old.meta})
     if wanted.dim() == 2 and is_static(wanted.shape[1]) and wanted.shape[1] == value.shape[1]:
         return made
-    shape = _sizes_of(insertion, old)
+    shape = _as_arguments(insertion, wanted, old)
     return insertion.call(aten.reshape.default, (made, shape), value.reshape(wanted.shape))
 
 
@@ -58,19 +58,20 @@ def laid_like(insertion: Insertion, made: fx.Node, old: fx.Node) -> fx.Node:
     value, wanted = tensor(made), tensor(old)
     assert value is not None and wanted is not None
     sizes, strides = wanted.shape, wanted.stride()
-    order = sorted(range(wanted.dim()), key=lambda dim: (-strides[dim], sizes[dim] == 1))
+    steps, single = [*map(size_hint, strides)], [same_size(size, 1) for size in sizes]
+    order = sorted(range(wanted.dim()), key=lambda dim: (-(steps[dim] or 0), single[dim]))
     if order == [*range(wanted.dim())]:
         return shaped_like(insertion, made, old)
-    shape, dims = [int(sizes[dim]) for dim in order], [order.index(dim) for dim in range(len(order))]
-    laid = value.reshape(shape)
+    dims = [order.index(dim) for dim in range(len(order))]
+    laid = value.reshape([sizes[dim] for dim in order])
+    shape = _as_arguments(insertion, laid, old)
     matrix = insertion.call(aten.reshape.default, (made, shape), laid)
     return insertion.call(aten.permute.default, (matrix, dims), laid.permute(dims))
 
 
-def _sizes_of(insertion: Insertion, old: fx.Node) -> list[Any]:
-    """Sizes of a node as numbers and at most one -1; more symbolic sizes are taken from the view the node came from."""
-    wanted = tensor(old)
-    assert wanted is not None
+def _as_arguments(insertion: Insertion, wanted: torch.Tensor, old: fx.Node) -> list[Any]:
+    """Sizes of a tensor as numbers and at most one -1; more symbolic sizes are taken from the view that the node which
+    it replaces came from."""
     symbolic = [d for d, size in enumerate(wanted.shape) if not is_static(size)]
     if len(symbolic) <= 1:
         return [-1 if d in symbolic else int(size) for d, size in enumerate(wanted.shape)]

@@ -12,6 +12,7 @@ from fusioncc.errors import FusionError
 from fusioncc.graph import tensor
 from fusioncc.group import Operand
 from fusioncc.passes.insertion import Insertion
+from fusioncc.passes.size_nodes import rows_of
 from fusioncc.runtime.build import tuned
 from fusioncc.runtime.dependent import marked
 
@@ -38,6 +39,9 @@ def launch_node(
         if arg.kind == "operand":
             assert arg.operand is not None
             return given_operand(arg.operand)
+        if arg.kind == "size":
+            assert arg.operand is not None
+            return rows_of(insertion, given_operand(arg.operand), arg.operand.shape[1])
         return rows_node if arg.kind == "rows" else holder[str(arg.value)]
 
     constants = {arg.name: arg.value for arg in launch.args if arg.kind == "constexpr"}

@@ -79,7 +79,8 @@ class _Norming:
     def chains(self) -> dict[fx.Node, tuple[fx.Node, ...]]:
         """By node the chain that it is in, as long as norms are apart."""
         taken = [self.covered[each.name] for each in self.groups if each.schedule.kind != "library"]
-        return {node: chain for chain in find_chains(self.graph, taken, least=1).chains for node in chain}
+        found = find_chains(self.graph, taken, least=1, symbolic=True)
+        return {node: chain for chain in found.chains for node in chain}
 
     def _guarded(self, at: int) -> None:
         """An attempt to norm the X of a group in its tiles; where it fails the group goes without."""

@@ -13,6 +13,7 @@ from fusioncc.group import Operand
 from fusioncc.passes.find_chains import broadcast, inputs_of, results_of
 from fusioncc.passes.read_ops import Reader, is_fill, read
 from fusioncc.passes.read_rotations import Rotation
+from fusioncc.sizes import sizes_of
 
 
 def read_chain(
@@ -83,10 +84,10 @@ def _rotation(rotation: Rotation, reader: Reader) -> int:
 def _strides(node: fx.Node) -> tuple[int, ...]:
     value = tensor(node)
     assert value is not None
-    return tuple(map(int, value.stride()))
+    return sizes_of(value.stride())
 
 
 def _operand(node: fx.Node) -> Operand:
     value = tensor(node)
     assert value is not None
-    return Operand(node.name, tuple(map(int, value.shape)), _strides(node), dtype_of(node), is_aligned(node))
+    return Operand(node.name, sizes_of(value.shape), _strides(node), dtype_of(node), is_aligned(node))

@@ -19,6 +19,7 @@ from fusioncc.codegen import pointwise
 from fusioncc.codegen.pointwise_dtypes import EIGHTS, FLOATS, in_dtype
 from fusioncc.graph import CASTS, COPIES, aten, dtype_of, is_static, tensor
 from fusioncc.passes.taken_apart import NORMALISATIONS, taken_apart
+from fusioncc.sizes import is_known, sizes_of
 
 COMPOSITES = NORMALISATIONS | {aten.var_mean.correction}
 """Nodes that are several ops over whole rows."""
@@ -49,7 +50,7 @@ class Reader:
         """Append an op, unless one like it is there; its arguments are numbers of values (as :class:`Argument`) or
         constants. Returns its number."""
         given = tuple(arg if isinstance(arg, Argument) else Argument(None, source_of(arg)) for arg in args)
-        op = Op(node.name, target, given, dtype, tuple(map(int, shape)), origin_of(node))
+        op = Op(node.name, target, given, dtype, sizes_of(shape), origin_of(node))
         number = self.known.setdefault(replace(op, node="", origin=""), self.first + len(self.ops))
         if number == self.first + len(self.ops):
             self.ops.append(op)
@@ -67,7 +68,7 @@ def is_fill(node: fx.Node) -> bool:
     if node.target not in FILLS and node.target not in FILLED:
         return False
     value = tensor(node)
-    fits = value is not None and not _unfit(value) and dtype_of(node) not in EIGHTS
+    fits = value is not None and not _unfit(value, symbolic=True) and dtype_of(node) not in EIGHTS
     return fits and isinstance(_fill(node), bool | int | float)
 
 
@@ -78,8 +79,8 @@ def _has_form(target: Any) -> bool:
     return special or target in ALIASES or str(target) in (*REDUCTIONS, *pointwise.TABLE)
 
 
-def refusal(node: fx.Node) -> str:
-    """Why a node is no op of a chain; empty where it is one."""
+def refusal(node: fx.Node, *, symbolic: bool = False) -> str:
+    """Why a node is no op of a chain; empty where it is one. ``symbolic``: sizes in front of the last may be that."""
     if node.op != "call_function" or not _has_form(node.target):
         return f"{node.target} has no expression"
     if is_fill(node):
@@ -88,14 +89,16 @@ def refusal(node: fx.Node) -> str:
         return "it makes no tensor of its own"
     if node.target is operator.getitem:
         made = node.args[0]
-        return refusal(made) if isinstance(made, fx.Node) and made.target in COMPOSITES else "it takes a list apart"
+        if not isinstance(made, fx.Node) or made.target not in COMPOSITES:
+            return "it takes a list apart"
+        return refusal(made, symbolic=symbolic)
     value = node.meta.get("val")
     values = value if isinstance(value, tuple | list) else (value,)
     tensors = [each for each in values if each is not None]
     if node.op != "call_function" or not tensors or not all(type(each) in PLAIN for each in tensors):
         return "it makes no plain tensor"
     for each in (*tensors, *(tensor(arg) for arg in node.all_input_nodes)):
-        reason = "an argument is no tensor" if each is None else _unfit(each)
+        reason = "an argument is no tensor" if each is None else _unfit(each, symbolic=symbolic)
         if reason:
             return reason
     if len({each.device for each in (*tensors, *map(tensor, node.all_input_nodes)) if each is not None}) > 1:
@@ -126,7 +129,11 @@ def pieces(node: fx.Node) -> fx.Graph | None:
     if is_fill(node):
         return None
     graph = taken_apart(node.target, arguments(node))
-    return graph if graph is not None and all(is_fill(each) or not refusal(each) for each in _calls(graph)) else None
+    return (
+        graph
+        if graph is not None and all(is_fill(each) or not refusal(each, symbolic=True) for each in _calls(graph))
+        else None
+    )
 
 
 def ops_of(node: fx.Node) -> int:
@@ -204,12 +211,17 @@ def source_of(value: Any) -> str:
 PLAIN: tuple[type, ...] = (torch.Tensor, torch._subclasses.FakeTensor)
 
 
-def _unfit(value: torch.Tensor) -> str:
+def _unfit(value: torch.Tensor, *, symbolic: bool) -> str:
     if value.layout != torch.strided or value.is_quantized:
         return "a tensor is sparse or quantised"
-    if not all(map(is_static, (*value.shape, *value.stride()))):
+    sizes = (*value.shape, *value.stride())
+    if all(map(is_static, sizes)):
+        return ""
+    if not symbolic:
         return "a size is symbolic"
-    return ""
+    if not all(map(is_known, sizes)):
+        return "a size depends on data"
+    return "" if is_static(value.shape[-1]) else "the length of its rows is symbolic"
 
 
 def _unread(node: fx.Node) -> str:

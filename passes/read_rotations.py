@@ -8,6 +8,7 @@ from torch import fx
 
 from fusioncc.graph import aten, is_static, tensor
 from fusioncc.passes.read_ops import arguments
+from fusioncc.sizes import is_known, sizes_of
 
 JOINS = (aten.cat.default, aten.stack.default)
 SPLITS = (aten.split.Tensor, aten.split_with_sizes.default)
@@ -82,9 +83,9 @@ def _part(source: Any, nodes: tuple[fx.Node, ...], dim: Any, start: Any, stop: A
     value = tensor(source)
     if value is None or not all(isinstance(each, int) for each in (dim, start, stop, step)):
         return None
-    if not all(map(is_static, value.shape)):
-        return None
     dim %= value.dim()
+    if not is_static(value.shape[dim]) or not all(map(is_known, value.shape)):
+        return None
     size = int(value.shape[dim])
     start, stop = (min(max(each + size if each < 0 else each, 0), size) for each in (start, stop))
     return Half(source, nodes, dim, start, stop, step, negated=False)
@@ -93,4 +94,4 @@ def _part(source: Any, nodes: tuple[fx.Node, ...], dim: Any, start: Any, stop: A
 def shape_of(node: fx.Node) -> tuple[int, ...]:
     value = tensor(node)
     assert value is not None
-    return tuple(map(int, value.shape))
+    return sizes_of(value.shape)

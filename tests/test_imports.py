@@ -43,6 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("profile_file",),
     ("datasheets",),
     ("figures",),
+    ("sizes",),
     ("graph",),
     ("decision", "errors", "seam"),
 )

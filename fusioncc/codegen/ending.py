@@ -7,7 +7,7 @@ from fusioncc.codegen import pointwise, rotary
 from fusioncc.codegen.chain_check import numbered
 from fusioncc.codegen.chain_ops import ChainOps, Value, approximates, bare
 from fusioncc.codegen.descriptor import DescriptorTile
-from fusioncc.codegen.kernel import Param, Part, constant, part, total
+from fusioncc.codegen.kernel import Param, Part, constant, part, repeated_rows, total
 from fusioncc.codegen.main_tile import MainTile
 from fusioncc.codegen.tile import Axis, Tile
 from fusioncc.group import Epilogue, Operand
@@ -112,8 +112,10 @@ class _Chain:
         axes, sizes = [first.read_rows, first.read_cols], []
         for dim, (size, whole) in enumerate(zip(operand.shape, self.epilogue.chain.shape, strict=False)):
             if 1 < size < whole:
-                axis = axes[dim]
-                sizes.append(constant(f"{name.upper()}_{axis.letter}", size, f"{source}.shape[{dim}]"))
+                axis, stem = axes[dim], f"{name.upper()}_{axes[dim].letter}"
+                length = f"{source}.shape[{dim}]"
+                known = dim == 1 or not self.tiles[0].context.group.m_symbol
+                sizes.append(constant(stem, size, length) if known else repeated_rows(stem, operand, length))
                 axes[dim] = replace(axis, index=f"({axis.index} % {sizes[-1].name})")
         return (axes[0], axes[1]), tuple(sizes)
 

@@ -35,8 +35,8 @@ def _require_members(group: Group, epilogue: Epilogue) -> None:
         raise EmissionError("the members of an epilogue have one N")
     if not set(epilogue.kept) <= set(epilogue.mains):
         raise EmissionError("outputs that are kept are of members of the epilogue")
-    if group.m_symbol:
-        raise EmissionError("an epilogue is written for a number of rows, not for a symbol")
+    if group.m_symbol and group.m == 1:
+        raise EmissionError("of one row of any number it is not known what repeats along the rows")
 
 
 def _require_shapes(group: Group, epilogue: Epilogue) -> None:

@@ -13,9 +13,9 @@ from fusioncc.codegen.lines import call, indented
 from fusioncc.group import Operand
 from fusioncc.schedule import TileConfig
 
-KINDS = ("local", "operand", "buffer", "trace", "rows", "constexpr")
-"""Order of a signature: what the caller defines, tensors that are read, tensors that are written, a trace, M,
-constants."""
+KINDS = ("local", "operand", "buffer", "trace", "rows", "size", "constexpr")
+"""Order of a signature: what the caller defines, tensors that are read, tensors that are written, a trace, M, parts of
+it, constants."""
 SIDES = ("BLOCK_M", "BLOCK_N", "BLOCK_K")
 WALK = ("GROUP_M", ".*WORKERS", "LATE", "CHUNK", "PRODUCT_SLICES", "K_.*")
 CONSTANTS = (
@@ -72,6 +72,11 @@ def pointer(name: str, operand: Operand, expression: str) -> Param:
 def buffer_pointer(name: str, buffer: Buffer) -> Param:
     """The pointer ``name`` to a buffer that the module allocates."""
     return Param(Arg(name, "buffer", value=buffer.name), buffer.name)
+
+
+def repeated_rows(name: str, operand: Operand, expression: str) -> Param:
+    """The number of rows of an operand that repeats in M, at run time; ``launch()`` has it as ``expression``."""
+    return Param(Arg(name, "size", operand=operand), expression)
 
 
 def constant(name: str, value: int | float, expression: str = "") -> Param:

@@ -38,14 +38,15 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Arg:
-    """One kernel argument: an operand (tensor input), a buffer (by name), the number of rows, or a constexpr.
+    """One kernel argument: an operand (tensor input), a buffer (by name), the number of rows, that of an operand which
+    repeats in them (``size``; of a symbolic M), or a constexpr.
 
     A ``local`` is none of a launch: the kernel defines it, and its device functions take it. A ``trace`` is what the
     module's own ``launch`` allocates for a traced kernel: int64, four numbers for each tile.
     """
 
     name: str
-    kind: Literal["local", "operand", "buffer", "trace", "rows", "constexpr"]
+    kind: Literal["local", "operand", "buffer", "trace", "rows", "size", "constexpr"]
     operand: Operand | None = None
     value: int | float | bool | str | None = None
     """Name of the buffer, or the value of the constexpr."""

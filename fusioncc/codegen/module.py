@@ -168,12 +168,19 @@ class Module:
         """What the tiles of some members end with."""
         names = self.context.names()
         read = [self.context.output(main).name for main in epilogue.mains]
-        lines = [f"    {names[each]:8} {list(each.shape)} {_layout(each)}" for each in epilogue.operands]
+        lines = [f"    {names[each]:8} {self._sides(each)} {_layout(each)}" for each in epilogue.operands]
         read += [names[each] for each in epilogue.operands]
         for buffer in self.context.results(epilogue):
             ops = ", ".join(op.stem for op in epilogue.chain.ops)
             lines.append(f"    {buffer.name:8} [{M}, {buffer.shape[1]}] {buffer.dtype} of {', '.join(read)}: {ops}")
         return lines
+
+    def _sides(self, operand: Operand) -> str:
+        """The shape of what an epilogue reads; of a symbolic number of rows the rows are M, or not known."""
+        group, (rows, *columns) = self.context.group, (*operand.shape, 0)
+        if not group.m_symbol or len(operand.shape) < 2 or rows == 1:
+            return str(list(operand.shape))
+        return f"[{M if rows == group.m else f'about {rows}'}, {columns[0]}]"
 
     def _launch(self, names: tuple[str, ...]) -> tuple[str, ...]:
         tensors = tuple(self.context.names().values())

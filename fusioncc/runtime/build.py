@@ -58,6 +58,9 @@ def compiled(emitted: EmittedModule, module: ModuleType, position: int, m: int) 
             arguments[arg.name] = MockTensor(TORCH_DTYPES[arg.operand.dtype])
         elif arg.kind == "buffer":
             arguments[arg.name] = MockTensor(TORCH_DTYPES[dtypes[str(arg.value)]])
+        elif arg.kind == "size":
+            assert arg.operand is not None
+            arguments[arg.name] = arg.operand.shape[0]
         elif arg.kind == "trace":
             arguments[arg.name] = MockTensor(torch.int64)
         else:

@@ -120,6 +120,20 @@ def epilogues() -> dict[str, tuple[Group, Schedule, str]]:
         ("mul.Tensor", (4, 3), "bf16"),
         reads=(Operand("mask", (12, 200), (200, 1), "bool"), Operand("column", (1, 200), (200, 1), "bf16")),
     )
+    any_rows = ended(
+        group(300, 200, Main(136, (Lora(12),)), Main(136, (Lora(4),)), symbol="s0*s1"),
+        (0, 1),
+        ("silu.default", (0,), "bf16"),
+        ("mul.Tensor", (5, 1), "bf16"),
+        ("mul.Tensor", (6, 2), "bf16"),
+        ("add.Tensor", (7, 3, "1 alpha"), "bf16"),
+        ("mul.Tensor", (8, 4), "bf16"),
+        reads=(
+            Operand("column", (300, 1), (1, 1), "bf16"),
+            Operand("res", (300, 136), (136, 1), "bf16"),
+            Operand("position", (100, 136), (136, 1), "bf16"),
+        ),
+    )
     tile, down = TileConfig(64, 64, 64, 4, 3), TileConfig(64, 16, 128, 4, 4)
     narrow = TileConfig(16, 32, 128, 4, 4, swap_operands=True)
     one_row = TileConfig(1, 2, 2048, 4, 1, swap_operands=True)
@@ -148,6 +162,7 @@ def epilogues() -> dict[str, tuple[Group, Schedule, str]]:
         "inline_residual": (added, inline(added, small), "fp32"),
         "split_two_endings": (beside, bundled(split_by(beside, small, DOWN)), "fp32"),
         "inline_int8": (quantised, inline(quantised, tile), "fp32"),
+        "inline_ended_any_rows": (any_rows, together(inline(any_rows, small)), "fp32"),
     }
 
 
@@ -155,8 +170,10 @@ def rotaries(tile: TileConfig, down: TileConfig) -> dict[str, tuple[Group, Sched
     """Rotary embeddings of q and k beside a plain v: a head a tile, several in one or in several tiles, ragged, through
     TMA, transposed; cos and sin of every row, of those of a sequence, of one position."""
 
-    def q_k_v(m: int, *branches: Lora, k: int = 4096, widths: tuple[int, ...] = (4096, 1024, 1024)) -> Group:
-        return group(m, k, *(Main(n, branches) for n in widths))
+    def q_k_v(
+        m: int, *branches: Lora, k: int = 4096, widths: tuple[int, ...] = (4096, 1024, 1024), symbol: str = ""
+    ) -> Group:
+        return group(m, k, *(Main(n, branches) for n in widths), symbol=symbol)
 
     head, narrow = replace(tile, block_n=128, num_warps=8), TileConfig(16, 128, 64, 4, 4, swap_operands=True)
     few = replace(down, block_m=16, swap_operands=True)
@@ -165,6 +182,7 @@ def rotaries(tile: TileConfig, down: TileConfig) -> dict[str, tuple[Group, Sched
     lora = rotary(q_k_v(16, Lora(16)), 0, 1, rows=1)
     ragged = rotary(q_k_v(300, Lora(12), k=200, widths=(320, 64, 64)), 0, 1, head=64, rows=100)
     large = rotary(q_k_v(2048, Lora(16)), 0, 1, rows=512)
+    any_rows = rotary(q_k_v(2048, Lora(16), symbol="s0*s1"), 0, 1, rows=512)
     tma = TileConfig(128, 128, 64, 8, 3, tma=True)
     row, one_row = rotary(q_k_v(1), 0, 1), TileConfig(1, 2, 2048, 4, 1, swap_operands=True)
     return {
@@ -183,6 +201,7 @@ def rotaries(tile: TileConfig, down: TileConfig) -> dict[str, tuple[Group, Sched
         "inline_rotary": (ragged, together(inline(ragged, TileConfig(32, 128, 32, 4, 3))), "fp32"),
         "split_rotary_swapped": (lora, joined_last(together(split(lora, narrow, few, k_split=4))), "fp32"),
         "split_rotary_tma": (large, early(joined_last(together(split(large, tma, down, k_split=2)))), "fp32"),
+        "split_rotary_any_rows": (any_rows, bundled(together(split(any_rows, tma, down, k_split=2))), "fp32"),
     }
 
 

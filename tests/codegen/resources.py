@@ -96,12 +96,12 @@ def compiled(
             signature[arg.name] = "constexpr"
             constants[arg.name] = 1 if arg.kind == "rows" else arg.value
             continue
-        if arg.kind == "rows":
+        if arg.kind in ("rows", "size"):
             signature[arg.name] = "i32"
         else:
             dtype = arg.operand.dtype if arg.operand is not None else buffers.get(str(arg.value), "int64")
             signature[arg.name] = f"*{TRITON_DTYPES.get(dtype, dtype)}"
-        if arg.kind != "rows" or m % 16 == 0:
+        if arg.kind not in ("rows", "size") or m % 16 == 0:
             attributes[(index,)] = [["tt.divisibility", 16]]
     source = ASTSource(function, signature=signature, constexprs=constants, attrs=attributes)
     options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}

@@ -56,7 +56,10 @@ REFUSED: dict[str, tuple[Group, str]] = {
     "a down member": (with_end(PAIR, mains=(FIRST, FIRST + 1)), "lists main members"),
     "another N": (with_end(PAIR, mains=(FIRST, NARROW)), "have one N"),
     "a foreign output": (with_end(PAIR, kept=(NARROW,)), "are of members of the epilogue"),
-    "a symbol": (replace(PAIR, m_symbol="s0"), "not for a symbol"),
+    "one row of any number": (
+        replace(ended(group(1, 200, Main(136), Main(136), Main(64)), (0, 1), *SWIGLU), m_symbol="s0"),
+        "of one row of any number",
+    ),
     "another shape": (with_chain(PAIR, shape=(33, 64)), "have the shape"),
     "too few rows": (reading(Operand("z", (32, 136), (136, 1), "bf16")), "does not broadcast"),
     "a part of the rows that does not repeat": (

@@ -16,7 +16,7 @@ from fusioncc.device import get_device
 from fusioncc.errors import EmissionError, FusionError, KernelBuildError, PlanError
 from fusioncc.graph import aten
 from fusioncc.passes import build_groups, end_groups
-from fusioncc.passes.epilogue_form import RULES, Behind, static_rows, unwritten_between
+from fusioncc.passes.epilogue_form import RULES, Behind, unwritten_between
 from fusioncc.passes.plan_groups import Setting
 from fusioncc.pipeline import draft, rewrite
 from fusioncc.plan import GroupPlan, Plan
@@ -320,16 +320,9 @@ def test_what_is_written_in_between_stays_in_order() -> None:
     assert isinstance(refusal, Rejected) and "written in place" in refusal.reason
 
 
-def test_symbolic_rows_are_refused() -> None:
-    behind = behind_of(ENDED_MODEL)
-    assert static_rows(behind)
-    refusal = static_rows(replace(behind, group=replace(behind.group, m_symbol="s0")))
-    assert isinstance(refusal, Rejected) and "symbolic (s0)" in refusal.reason
-
-
 def test_every_rule_has_a_case() -> None:
-    """``unwritten_between`` and ``static_rows`` have tests of their own."""
-    assert {rule.__name__ for rule in RULES} <= {*REFUSED, "static_rows", "unwritten_between"}
+    """``unwritten_between`` has a test of its own, ``several_rows`` among symbolic rows."""
+    assert {rule.__name__ for rule in RULES} <= {*REFUSED, "several_rows", "unwritten_between"}
 
 
 ENDED_MODEL = Products(lambda p, q: f.silu(p) * q)

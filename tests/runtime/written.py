@@ -57,7 +57,7 @@ def arguments_of(emitted: EmittedModule, launch: KernelLaunch, group: Group) -> 
             dtype = arg.operand.dtype if arg.operand is not None else dtypes[str(arg.value)]
             found[arg.name] = torch.empty(1, dtype=TORCH_DTYPES[dtype])
         else:
-            found[arg.name] = group.m if arg.kind == "rows" else arg.value
+            found[arg.name] = group.m if arg.kind in ("rows", "size") else arg.value
     return found
 
 
