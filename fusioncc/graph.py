@@ -321,8 +321,8 @@ def is_dense(value: torch.Tensor) -> bool:
     """Whether the elements of a tensor lie one behind the other in memory, in whatever order of its dimensions."""
     dims = [(stride, size) for stride, size in zip(value.stride(), value.shape, strict=True) if not same_size(size, 1)]
     dims.reverse()
-    if all(is_static(stride) for stride, _ in dims):
-        dims.sort(key=lambda dim: int(dim[0]))
+    if all(size_hint(stride) is not None for stride, _ in dims):
+        dims.sort(key=lambda dim: size_hint(dim[0]) or 0)
     expected: Any = 1
     for stride, size in dims:
         if not same_size(stride, expected):

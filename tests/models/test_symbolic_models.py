@@ -8,7 +8,7 @@ from fusioncc.backend import fusioncc as backend
 from fusioncc.plan import Plan
 from tests.models.builders import Case, build, in_fp64, logits, rms, tokens
 
-PROMPTS = ((2, 6), (3, 17), (2, 31))
+PROMPTS = ((2, 6), (3, 17))
 CASTS = ("to", "to_copy", "convert_element_type")
 MARGIN = 1.1
 """Largest RMS error over that of eager; what is rounded once less may be closer."""
@@ -32,8 +32,7 @@ def ends(plan: Plan) -> dict[str, list[str]]:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("rest", ["inductor", "eager"])
-@pytest.mark.parametrize("dynamic", [True, None], ids=["dynamic", "marked"])
+@pytest.mark.parametrize(("dynamic", "rest"), [(True, "eager"), (None, "inductor")], ids=["dynamic", "marked"])
 def test_a_llama_with_adapters_serves_any_prompt(dynamic: bool | None, rest: str) -> None:
     """``dynamic=True`` makes a number of epsilon too, so that norms stay apart; marked prompts do not."""
     model = build(Case("symbolic-llama", "llama", 8, ()))
