@@ -24,7 +24,7 @@ from fusioncc.passes.find_chains import find_chains, inputs_of
 from fusioncc.passes.find_rotations import Rotations, find_rotations, read_by
 from fusioncc.passes.plan_chains import chain_refusal, relaid
 from fusioncc.passes.plan_groups import WITHOUT_KERNEL, Known, Refusals, Setting, is_measured, plan_groups
-from fusioncc.passes.predicted import LEAST_GAIN, compared, group_us, part_us
+from fusioncc.passes.predicted import Taking, part_us, taken_in
 from fusioncc.passes.read_chains import read_chain
 from fusioncc.passes.read_ops import is_fill
 from fusioncc.passes.read_rotations import Rotation
@@ -218,16 +218,10 @@ class _Ending:
                 return replace(before, epilogues=group.epilogues)
             setting = replace(setting, given=replace(given, groups=(given.groups[at],)))
         ((planned,), _) = plan_groups((group,), setting, self.refusals, self.known)
-        if planned.schedule.kind in WITHOUT_KERNEL:
-            self.lost |= {planned.name} if is_measured(planned, setting) else set()
-            return Rejected("ends_tiles", first, f"products stay the vendor's, {planned.why}")
-        us, us_before = (group_us(each, self.setting) for each in (planned, before))
-        if us is None or us_before is None:
-            return Rejected("ends_tiles", first, f"nothing is predicted of {group.name}")
-        saved = us_before + apart_us - us
-        if saved < LEAST_GAIN * us and given is None and self.setting.options.epilogues == "auto":
-            return Rejected("ends_tiles", first, f"products and chain are predicted to take {compared(saved)}")
-        return replace(planned, why=f"{planned.why}; ends with what follows, {compared(saved)}")
+        if planned.schedule.kind in WITHOUT_KERNEL and is_measured(planned, setting):
+            self.lost.add(planned.name)
+        taking = Taking("ends_tiles", first, "chain", "ends with what follows", setting.options.epilogues == "auto")
+        return taken_in(planned, before, taking, apart_us, self.setting)
 
     def _check_given(self, before: Sequence[GroupPlan], covered: Covered) -> None:
         """Groups whose ends are not those of the given plan are what they were ``before``, or the plan is refused."""

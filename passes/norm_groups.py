@@ -22,7 +22,7 @@ from fusioncc.passes.find_norms import FoundNorm, find_norm
 from fusioncc.passes.norm_rules import InFront, first_refusal
 from fusioncc.passes.plan_chains import relaid
 from fusioncc.passes.plan_groups import WITHOUT_KERNEL, Known, Refusals, Setting, is_measured, plan_groups
-from fusioncc.passes.predicted import LEAST_GAIN, compared, group_us, part_us
+from fusioncc.passes.predicted import Taking, part_us, taken_in
 from fusioncc.passes.read_chains import read_chain
 from fusioncc.plan import GroupPlan
 from fusioncc.seam import translated, warn
@@ -126,16 +126,10 @@ class _Norming:
                 return Rejected("normed_tiles", name, "the plan leaves it apart")
             setting = replace(setting, given=replace(given, groups=(given.groups[at],)))
         ((planned,), _) = plan_groups((group,), setting, self.refusals, self.known)
-        if planned.schedule.kind in WITHOUT_KERNEL:
-            self.lost |= {planned.name} if is_measured(planned, setting) else set()
-            return Rejected("normed_tiles", name, f"products stay the vendor's, {planned.why}")
-        us, us_before = (group_us(each, self.setting) for each in (planned, before))
-        if us is None or us_before is None:
-            return Rejected("normed_tiles", name, f"nothing is predicted of {group.name}")
-        saved = us_before + self._apart_us(group, found) - us
-        if saved < LEAST_GAIN * us and given is None and self.setting.options.norms == "auto":
-            return Rejected("normed_tiles", name, f"products and norm are predicted to take {compared(saved)}")
-        return replace(planned, why=f"{planned.why}; norms its X, {compared(saved)}")
+        if planned.schedule.kind in WITHOUT_KERNEL and is_measured(planned, setting):
+            self.lost.add(planned.name)
+        taking = Taking("normed_tiles", name, "norm", "norms its X", setting.options.norms == "auto")
+        return taken_in(planned, before, taking, self._apart_us(group, found), self.setting)
 
     def _apart_us(self, group: Group, found: FoundNorm) -> float:
         """What the norm takes in a kernel of its own, or more than the rest of its chain takes without it."""

@@ -1,13 +1,15 @@
 """What is predicted of a group beside the kernels that it may take in, us."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from torch import fx
 
 from fusioncc.autotune.pick import pick
 from fusioncc.chain import Chain
 from fusioncc.cost_models.chain_cost import chain_costs
-from fusioncc.passes.plan_groups import Setting
+from fusioncc.decision import Rejected
+from fusioncc.passes.plan_groups import WITHOUT_KERNEL, Setting
 from fusioncc.passes.read_chains import read_chain
 from fusioncc.passes.read_rotations import Rotation
 from fusioncc.plan import GroupPlan
@@ -45,6 +47,29 @@ def part_us(
     return us(chain) - us(without)
 
 
-def compared(saved: float) -> str:
-    """A saving in words."""
-    return f"{abs(saved):.1f} us {'less' if saved > 0 else 'more'} than apart"
+@dataclass(frozen=True)
+class Taking:
+    """What a group may take in, as its plan says it: a ``chain`` or a ``norm``, at ``node``; what the group ``does``
+    with it; the ``rule`` by which it stays apart. ``auto``: it does where that is predicted to pay."""
+
+    rule: str
+    node: str
+    what: str
+    does: str
+    auto: bool
+
+
+def taken_in(
+    planned: GroupPlan, before: GroupPlan, taking: Taking, apart_us: float, setting: Setting
+) -> GroupPlan | Rejected:
+    """The group ``planned`` with what it takes in, or why it stays as ``before``, beside a kernel of ``apart_us``."""
+    if planned.schedule.kind in WITHOUT_KERNEL:
+        return Rejected(taking.rule, taking.node, f"products stay the vendor's, {planned.why}")
+    us, us_before = (group_us(each, setting) for each in (planned, before))
+    if us is None or us_before is None:
+        return Rejected(taking.rule, taking.node, f"nothing is predicted of {planned.name}")
+    saved = us_before + apart_us - us
+    compared = f"{abs(saved):.1f} us {'less' if saved > 0 else 'more'} than apart"
+    if saved < LEAST_GAIN * us and taking.auto and setting.given is None:
+        return Rejected(taking.rule, taking.node, f"products and {taking.what} are predicted to take {compared}")
+    return replace(planned, why=f"{planned.why}; {taking.does}, {compared}")
