@@ -15,7 +15,7 @@ from fusioncc.decision import Accepted, Rejected
 from fusioncc.device import get_device
 from fusioncc.errors import EmissionError, FusionError, KernelBuildError, PlanError
 from fusioncc.graph import aten
-from fusioncc.passes import build_groups, end_groups
+from fusioncc.passes import build_groups, end_groups, predicted
 from fusioncc.passes.epilogue_form import RULES, Behind, unwritten_between
 from fusioncc.passes.plan_groups import Setting
 from fusioncc.pipeline import draft, rewrite
@@ -412,7 +412,7 @@ def test_a_plan_that_ends_one_of_two_equal_products_is_applied() -> None:
 @pytest.mark.exhaustive
 def test_where_less_is_saved_than_predictions_are_worth_both_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plan_for(epilogues="auto").groups[0].epilogues
-    monkeypatch.setattr(end_groups, "LEAST_GAIN", 10.0)
+    monkeypatch.setattr(predicted, "LEAST_GAIN", 10.0)
     plan = plan_for(epilogues="auto")
     assert not plan.groups[0].epilogues and not plan.rejections
     assert "ends with nothing: products and chain are predicted to take" in plan.groups[0].why

@@ -18,7 +18,7 @@ from fusioncc.decision import Accepted, Rejected
 from fusioncc.device import get_device
 from fusioncc.errors import EmissionError, FusionError, KernelBuildError, PlanError
 from fusioncc.graph import aten
-from fusioncc.passes import build_groups, norm_groups
+from fusioncc.passes import build_groups, norm_groups, predicted
 from fusioncc.passes.find_norms import FoundNorm, find_norm
 from fusioncc.passes.norm_rules import RULES, InFront, first_refusal, fp32_squares, rounding_tier
 from fusioncc.passes.plan_groups import Setting
@@ -450,11 +450,11 @@ def test_nothing_is_normed_unless_asked_for() -> None:
 
 
 def test_where_less_is_saved_than_predictions_are_worth_both_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(norm_groups, "LEAST_GAIN", 10.0)
+    monkeypatch.setattr(predicted, "LEAST_GAIN", 10.0)
     plan = plan_for(norms="auto")
     assert plan.groups[0].norm is None and not plan.rejections
     assert "its norm stays apart: products and norm are predicted to take" in plan.groups[0].why
-    monkeypatch.setattr(norm_groups, "LEAST_GAIN", -10.0)
+    monkeypatch.setattr(predicted, "LEAST_GAIN", -10.0)
     assert plan_for(norms="auto").groups[0].norm is not None
 
 
