@@ -5,6 +5,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
+from fusioncc.graph import is_dense
 from fusioncc.sizes import Symbolic, is_known, sizes_of
 
 
@@ -30,6 +31,11 @@ def test_strides_are_products_of_sizes(value: torch.Tensor) -> None:
     _, s, n = sizes_of(value.shape)
     assert sizes_of(value.stride()) == (s * n, n, 1)
     assert repr(sizes_of(value.stride())[:1]) == f"({value.stride(0)},)"
+
+
+def test_a_permuted_tensor_of_symbolic_sizes_is_dense(value: torch.Tensor) -> None:
+    assert is_dense(value.permute(1, 2, 0)) and not is_dense(value[..., :4].permute(1, 2, 0))
+    assert value.shape[0].node.shape_env.guards == []
 
 
 def test_no_guard_is_added(value: torch.Tensor) -> None:

@@ -101,6 +101,28 @@ def test_as_accurate_as_eager(name: str, m: int, rank: int, rest: str) -> None:
             assert (group.schedule.kind, len(group.epilogues)) == (kind, 1)
 
 
+@pytest.mark.parametrize("kind", ["inline", "split", "two_pool"])
+def test_one_plan_serves_any_number_of_rows(kind: str) -> None:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    members = [(drawn(1536, K, scale=K**-0.5), drawn(R, K, scale=K**-0.5), drawn(1536, R, scale=0.25)) for _ in "pq"]
+
+    def model(x: torch.Tensor, z: torch.Tensor, members: Members) -> Any:
+        p, q = (product(x, *each) for each in members)
+        return f.silu(p) * q + z
+
+    options = {"epilogues": "always", "schedule": kind, "on_error": "raise"}
+    compiled = torch.compile(model, backend="fusioncc", options=options)
+    for m in (16, 2, 100, 1000):
+        x, z = drawn(m, K), drawn(m, 1536)
+        for each in (x, z):
+            torch._dynamo.mark_dynamic(each, 0)
+        exact = model(x.double(), z.double(), [tuple(t.double() for t in each) for each in members])
+        assert error(compiled(x, z, members), exact) <= 1.1 * error(model(x, z, members), exact) + 1e-6
+    (plan,) = fusioncc.plan_of(compiled)
+    assert plan.groups[0].m_symbol and [len(each.mains) for each in plan.groups[0].epilogues] == [2]
+
+
 def steps(value: torch.Tensor) -> list[int]:
     """Strides between elements: that of a dimension of one element is another in eager than in torch.compile."""
     return [stride for size, stride in zip(value.shape, value.stride(), strict=True) if size > 1]
