@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.utils._sympy.functions import Max, Min
 
 DTYPE_NAMES = {
     torch.bfloat16: "bf16",
@@ -91,7 +92,15 @@ def size_symbol(size: Any) -> str:
 
 
 def _expression(size: Any) -> Any:
-    return size.node.expr if isinstance(size, torch.SymInt) else size
+    """The expression of a size; of one that is the same for all values of its symbols, as ``Min(64, 64*s0)`` is where
+    ``s0`` is at least 1 (a stride of what torch.export views), that number."""
+    if not isinstance(size, torch.SymInt):
+        return size
+    expression = size.node.expr
+    if not expression.has(Min, Max):
+        return expression
+    bounds = size.node.shape_env.bound_sympy(expression)
+    return bounds.lower if bounds.is_singleton() else expression
 
 
 def product(sizes: Any) -> Any:

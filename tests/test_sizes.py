@@ -5,7 +5,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from fusioncc.graph import is_dense
+from fusioncc.graph import is_dense, is_static, same_size
 from fusioncc.sizes import Symbolic, is_known, sizes_of
 
 
@@ -47,3 +47,12 @@ def test_no_guard_is_added(value: torch.Tensor) -> None:
 def test_a_size_that_depends_on_data_has_no_number() -> None:
     size = ShapeEnv().create_unbacked_symint()
     assert not is_known(size) and is_known(3)
+
+
+def test_a_stride_that_is_one_number_for_all_sizes_is_static(value: torch.Tensor) -> None:
+    """What torch.export views has strides like ``Min(8, 8*s0)``."""
+    size = value.shape[0]
+    stride = torch.sym_min(8 * size, 8)
+    assert is_static(stride) and same_size(stride, 8) and int(stride) == 8
+    assert not is_static(torch.sym_min(8 * size, 800))
+    assert size.node.shape_env.guards == []

@@ -281,3 +281,29 @@ def test_a_part_that_looks_like_all_rows_is_refused() -> None:
 def test_one_row_of_any_number_is_refused() -> None:
     assert several_rows(any_behind()) and several_rows(replace(any_behind(), m=1))
     assert "one was there" in reason_of(several_rows(any_behind(m=symbol("s0", 1))))
+
+
+class Adapted(nn.Module):
+    """A projection with an adapter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.a, self.b = nn.Linear(64, 128), nn.Linear(64, 8, bias=False), nn.Linear(8, 128, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return f.gelu(self.w(x) + 2 * self.b(self.a(x)))
+
+
+def test_an_exported_program_of_any_batch_and_length() -> None:
+    """The views of torch.export have strides that are the same for all lengths, and say so only by their bounds."""
+    model, sizes = Adapted().bfloat16().eval(), {0: torch.export.Dim("b", max=64), 1: torch.export.Dim("s", max=4096)}
+    program = torch.export.export(model, (torch.randn(3, 17, 64).bfloat16(),), dynamic_shapes=(sizes,))
+    (group,) = fusioncc.plan(program, device="h200").groups
+    assert "*" in group.group.m_symbol and group.epilogues
+    with torch.no_grad():
+        optimized = fusioncc.optimize(program, schedule="inline", on_error="raise")
+        for batch, length in ((2, 5), (3, 17), (5, 40)):
+            x = torch.randn(batch, length, 64).bfloat16()
+            torch.testing.assert_close(optimized(x), model(x), atol=0.02, rtol=0.02)
+    plans = fusioncc.plan_of(optimized)  # of the first length, and of any
+    assert [group.schedule.kind for plan in plans for group in plan.groups] == ["inline", "inline"]
