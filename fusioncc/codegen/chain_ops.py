@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from fusioncc.chain import CONSTANT, ROTATE_HALF, Chain, Op
-from fusioncc.codegen import pointwise
+from fusioncc.codegen import pointwise, pointwise_table
 from fusioncc.codegen.rotary import rotate_half
 
 LARGER = """@triton.jit
@@ -22,6 +22,8 @@ JUMPS = ("ceil", "floor", "floor_divide", "fmod", "frac", "remainder", "round", 
 """Ops, beside those with results in ``WHOLE`` dtypes, of which a last place of an operand decides the result; and"""
 QUOTIENTS = ("div", "floor_divide", "fmod", "pow", "reciprocal", "remainder", "true_divide")
 """ops that make exact quotients."""
+TRANSCENDENTAL = frozenset(pointwise_table.LIBDEVICE) - {"rsqrt"} | {"sigmoid"}
+"""Ops whose results are none that one could name."""
 RESERVED = ("rows", "cols", "tile", "tiles_a_row", "inside", "larger", "smaller", "libdevice", "rotate_half")
 """Names that no value of a kernel has; nor those of the functions that expressions call."""
 SHORT = {"convert_element_type": "cast", "to_copy": "cast", "to": "cast", "rotate_half": "rotated"}
@@ -131,4 +133,16 @@ def approximates(chain: Chain) -> bool:
     quotient is exact."""
     narrow = all(chain.dtype_of(each.value) in NARROW for each in chain.results)
     jumps = any(op.stem in JUMPS or op.dtype in WHOLE for op in chain.ops)
-    return narrow and not (jumps and any(op.stem in QUOTIENTS for op in chain.ops))
+    return narrow and not (jumps and _has_exact_quotient(chain))
+
+
+def _has_exact_quotient(chain: Chain) -> bool:
+    """Whether a quotient may be exact. One of what a transcendental function makes, as SiLU is (``x / (1 + exp(-x))``),
+    is so by chance only, in eager too."""
+    smooth: set[int] = set()
+    for at, op in enumerate(chain.ops, len(chain.inputs)):
+        if op.stem in TRANSCENDENTAL or not smooth.isdisjoint(op.values):
+            smooth.add(at)
+        elif op.stem in QUOTIENTS:
+            return True
+    return False

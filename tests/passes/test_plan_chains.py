@@ -129,6 +129,8 @@ def test_the_last_tile_counts_where_offsets_need_64_bits(elements: int, wide: bo
         (lambda a, b: torch.sigmoid(a) * b, True),
         pytest.param(lambda a, b: a / b + 1, True, marks=pytest.mark.exhaustive),
         (lambda a, b: (torch.sigmoid(a) * b).round().to(torch.int8), True),
+        (lambda a, b: (torch.nn.functional.silu(a) * b).round().to(torch.int8), True),
+        (lambda a, b: ((a / b) * a.exp()).round(), False),
         (lambda a, b: (a / b).floor() + 1, False),
         pytest.param(lambda a, b: a / b >= 2.0, False, marks=pytest.mark.exhaustive),
         (lambda a, b: (a / b + 1).to(torch.int8), False),
