@@ -59,6 +59,20 @@ class _Other:
 
 
 @contextmanager
+def _interruptible() -> Iterator[None]:
+    """What is started inside can be interrupted, even if this process cannot: a background job of a shell ignores that
+    signal, and so does what it starts."""
+    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    if ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
 def tuning_beside(
     cards: Mapping[str, str], arguments: Callable[[str], Sequence[str]]
 ) -> Iterator[Callable[[], list[str]]]:
@@ -68,13 +82,14 @@ def tuning_beside(
     try:
         for index, card in cards.items():
             errors = tempfile.TemporaryFile()  # noqa: SIM115, closed with the process
-            process = subprocess.Popen(
-                [*PROGRAM, "tune", *arguments(index)],
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                env={**os.environ, "CUDA_VISIBLE_DEVICES": card},
-                start_new_session=True,  # an interrupt from the terminal is for this process, which passes it on
-            )
+            with _interruptible():
+                process = subprocess.Popen(
+                    [*PROGRAM, "tune", *arguments(index)],
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    env={**os.environ, "CUDA_VISIBLE_DEVICES": card},
+                    start_new_session=True,  # an interrupt from the terminal is for this process, which passes it on
+                )
             others.append(_Other(index, process, errors))
         yield lambda: [why for each in others if (why := each.ended())]
     finally:

@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -109,7 +110,12 @@ def waiting(tmp_path: Path) -> tuple[str, ...]:
     return sys.executable, str(script)
 
 
-def test_an_interrupt_is_passed_on_and_no_process_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.default_int_handler], ids=["background", "terminal"])
+def test_an_interrupt_is_passed_on_and_no_process_stays(
+    handler: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    before = signal.signal(signal.SIGINT, handler)  # a shell's background jobs ignore it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     monkeypatch.setattr(tune_others, "PROGRAM", waiting(tmp_path))
     notes = {index: tmp_path / index for index in ("1", "2")}
     pids = [tmp_path / f"{index}.pid" for index in notes]
