@@ -4,7 +4,6 @@ Works for models on the meta device. Attention stays one op, products become mm 
 apart as in front of Inductor, so that a plan made here fits the graph that is compiled there.
 """
 
-import threading
 from typing import Any
 
 import torch
@@ -14,13 +13,10 @@ from torch.utils._pytree import tree_map_only
 
 from fusioncc.errors import CaptureError
 from fusioncc.passes.erase_checks import erase_checks
-from fusioncc.passes.taken_apart import decompositions, is_read
+from fusioncc.passes.taken_apart import ONE_AT_A_TIME, decompositions, is_read
 from fusioncc.seam import translated
 
 _KEPT_WHOLE = (torch.ops.aten.scaled_dot_product_attention.default,)
-
-_ONE_AT_A_TIME = threading.Lock()
-"""torch.export and its decompositions hold state of the process."""
 
 
 def capture(model: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> fx.GraphModule:
@@ -33,7 +29,7 @@ def capture(model: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | Non
     Raises:
         CaptureError: the model cannot be exported, or is nothing that can be captured.
     """
-    with _ONE_AT_A_TIME:
+    with ONE_AT_A_TIME:
         return _captured(model, args, kwargs)
 
 

@@ -205,7 +205,7 @@ def _is_one_value(one: Any, other: Any) -> bool:
     if one is other:
         return True
     a, b = tensor(one), tensor(other)
-    if a is None or b is None or a.shape != b.shape:
+    if a is None or b is None or a.dim() != b.dim() or not all(map(same_size, a.shape, b.shape)):
         return False
     return bool(value_key(one) == value_key(other))
 

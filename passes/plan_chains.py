@@ -82,8 +82,8 @@ class _Planner:
         """Decide on a chain, and emit its module where it is claimed, equal chains once. ``read`` gives the form that
         the nodes have through every door, or that in which they stand, whose roundings the tier ``eager`` has."""
         forms = {"fp32": read(False)}
-        exact = self.setting.options.numerics == "eager"
-        if exact or self.setting.given is not None:
+        exact, given = self.setting.options.numerics == "eager", self.setting.given
+        if exact or (given is not None and any(each.tier == "eager" for each in given.chains)):
             forms["eager"] = read(True)
         wanted = _of_plan(forms, self.setting)
         tier = wanted.tier if wanted else "eager" if exact else "fp32"

@@ -110,7 +110,7 @@ def read(node: fx.Node, reader: Reader) -> tuple[int, ...]:
     """Append the ops of a node that is one (:func:`refusal` is empty), or a constant: the numbers of its values."""
     if node.target is aten.var_mean.correction:
         return _var_mean(node, reader)
-    made = None if reader.exact else pieces(node)
+    made = pieces(node) if not reader.exact or node.target in COMPOSITES else None
     if made is not None:
         return _apart(node, made, reader)
     value, target = tensor(node), str(node.target)

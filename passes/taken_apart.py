@@ -6,6 +6,7 @@ so that a plan made through one door is applied through every other. No graph th
 """
 
 import functools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from fusioncc.codegen import pointwise
 from fusioncc.graph import CASTS, aten, is_static, tensor
 
+ONE_AT_A_TIME = threading.RLock()
+"""torch.export, its decompositions and what traces an op hold state of the process."""
 SUMS = (aten.add.Tensor, aten.add.Scalar)
 NORMALISATIONS = frozenset({aten._softmax.default, aten.native_layer_norm.default})
 """Ops over whole rows that have no form but that of what they are made of."""
@@ -56,7 +59,9 @@ def taken_apart(target: Any, arguments: Sequence[Any]) -> fx.Graph | None:
     sizes = (size for each in map(tensor, arguments) if each is not None for size in (*each.shape, *each.stride()))
     if target not in decompositions() or not all(map(is_static, sizes)):
         return None
-    return _traced(target, *map(_described, arguments))
+    described = tuple(map(_described, arguments))
+    with ONE_AT_A_TIME:
+        return _traced(target, f"{described!r} {torch.get_default_dtype()}", *described)
 
 
 def _described(argument: Any) -> Any:
@@ -66,8 +71,10 @@ def _described(argument: Any) -> Any:
     return _Like(tuple(map(int, value.shape)), tuple(map(int, value.stride())), value.dtype, value.device)
 
 
-@functools.lru_cache(maxsize=1024, typed=True)  # 1 and 1.0 are two constants
-def _traced(target: Any, *arguments: Any) -> fx.Graph | None:
+@functools.lru_cache(maxsize=1024)
+def _traced(target: Any, written: str, *arguments: Any) -> fx.Graph | None:
+    """``written`` tells apart what is equal: 1, 1.0 and True, 0.0 and -0.0, and what they are under another default
+    dtype."""
     from torch._inductor.decomposition import select_decomp_table
 
     parameters = target._schema.arguments
@@ -79,7 +86,7 @@ def _traced(target: Any, *arguments: Any) -> fx.Graph | None:
         named = {parameter.name: value for parameter, value in pairs if parameter.kwarg_only}
         return target(*(value for parameter, value in pairs if not parameter.kwarg_only), **named)
 
-    with _disable_current_modes(), torch._subclasses.FakeTensorMode():
+    with _disable_current_modes(), torch._C._DisableAutocast(), torch._subclasses.FakeTensorMode():
         tensors = [each.empty() for each in arguments if isinstance(each, _Like)]
         graph: fx.Graph = make_fx(run, decomposition_table=select_decomp_table())(*tensors).graph
     made = [node.target for node in graph.nodes if node.op == "call_function"]

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -268,3 +269,45 @@ def test_a_check_is_erased_where_it_holds_of_every_call(said: dict[str, Any], er
     graph.call_function(CHECK, (x,), said)
     erase_checks(graph)
     assert (len(graph.nodes) == 1) == erased
+
+
+def test_zeros_of_either_sign_are_two_constants() -> None:
+    """In one process, where what an op is made of is remembered."""
+    x = torch.tensor([0.25, 1.0])
+    for zero in (0.0, -0.0):
+        model = Below(zero)
+        compiled = fusioncc.optimize(model, rest="eager", chains="always", on_error="raise")
+        assert torch.equal(compiled(x), model(x)), zero
+
+
+class Below(nn.Module):
+    """The sign of the zero that small values become."""
+
+    def __init__(self, zero: float) -> None:
+        super().__init__()
+        self.zero = zero
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 1 / (F.threshold(x, 0.5, self.zero) * 2)
+
+
+def test_ops_are_taken_apart_in_several_threads() -> None:
+    x = torch.empty(4, 8, device="meta")
+    sizes = [torch.empty(rows, 8, device="meta") for rows in range(2, 18)]
+    graphs = [DOORS["aot"](Below(0.0), (each,)).graph for each in (x, *sizes)]
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda graph: [pieces(each) is not None for each in list(graph.nodes)[1:-1]], graphs))
+    assert all(each == made[0] for each in made) and any(made[0])
+
+
+def test_a_given_plan_finds_a_chain_around_a_whole_normalisation() -> None:
+    model, x = nn.Sequential(nn.LayerNorm(64), nn.GELU()).eval(), torch.randn(8, 64)
+    options = {"rest": "eager", "chains": "always", "on_error": "raise"}
+    with torch.no_grad():
+        first = fusioncc.optimize(model, **options)
+        first(x)
+        (plan,) = fusioncc.plan_of(first)
+        again = fusioncc.optimize(model, plan=plan, **options)
+        torch.testing.assert_close(again(x), model(x))
+    assert [chain.claimed for chain in plan.chains] == [True]
+    assert [chain.claimed for each in fusioncc.plan_of(again) for chain in each.chains] == [True]
