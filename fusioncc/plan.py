@@ -12,7 +12,7 @@ from fusioncc.errors import PlanError
 from fusioncc.group import Group
 from fusioncc.schedule import Candidate, Footprint, Schedule
 
-SCHEMA = "fusioncc.plan/4"
+SCHEMA = "fusioncc.plan/5"
 
 
 @dataclass(frozen=True, kw_only=True)
