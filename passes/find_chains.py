@@ -9,6 +9,7 @@ moves more bytes; a value that the rest of the graph reads is written out. Sets 
 import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import fx
@@ -262,8 +263,9 @@ def is_reduction(node: fx.Node) -> bool:
 
 
 def _sums(node: fx.Node) -> bool:
-    """Whether a node adds up rows."""
-    return node.target in COMPOSITES or str(node.target) in IN_ORDER
+    """Whether a node adds up rows, or is one of several results of that."""
+    made: Any = node.args[0] if node.target is operator.getitem else node
+    return made.target in COMPOSITES or str(made.target) in IN_ORDER
 
 
 def _space(node: fx.Node) -> tuple[tuple[int, ...], int]:

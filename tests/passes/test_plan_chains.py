@@ -150,3 +150,14 @@ def test_equal_chains_share_a_kernel() -> None:
     assert [chain.kernel for chain in plan.chains] == [plan.chains[0].kernel, plan.chains[1].kernel]
     assert isinstance(plan.chains[0], Chain)
     assert isinstance(plan.chains[0].inputs[0], Operand)
+
+
+def test_results_of_what_adds_up_rows_are_apart_in_the_eager_tier() -> None:
+    """A layer norm is taken apart into a node of several results, of which no chain has one without the node."""
+
+    def normed(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.gelu(torch.nn.functional.layer_norm(x, (512,)))
+
+    plan = planned(normed, bf16(64, 512), chains="always", numerics="eager", on_error="raise")
+    assert all(op.stem not in ("mean", "sum") for chain in plan.chains for op in chain.ops)
+    assert ["no sum along rows" in each.reason for each in plan.rejections] == [True]
