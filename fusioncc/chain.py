@@ -16,9 +16,9 @@ REDUCTIONS = ("aten.sum.dim_IntList", "aten.mean.dim", "aten.amax.default", "ate
 IN_ORDER = ("aten.sum.dim_IntList", "aten.mean.dim")
 """Reductions whose result depends on the order of the additions."""
 CASTS = ("prims.convert_element_type.default", "aten._to_copy.default", "aten.to.dtype")
-"""Overloads that only change the dtype, and"""
+"""Overloads that only change the dtype."""
 CAST = "aten._to_copy.default"
-"""the one that stands for them in a chain."""
+"""The one of ``CASTS`` that stands for all of them in a chain."""
 CONSTANT = "aten.full.default"
 """The op without an input: every element is its one argument."""
 ROTATE_HALF = "fusioncc.rotate_half.default"

@@ -11,7 +11,6 @@ from typing import Any, TypeGuard
 import torch
 from torch import fx
 
-from fusioncc.codegen.pointwise_dtypes import in_dtype
 from fusioncc.decision import Rejected
 from fusioncc.graph import (
     COPIES,
@@ -25,6 +24,7 @@ from fusioncc.graph import (
     tensor,
     value_key,
 )
+from fusioncc.passes.read_ops import single
 
 WHOLE = {aten.rms_norm.default, aten._fused_rms_norm.default}
 """Ops that are a norm: x, the shape of its rows, weight, epsilon."""
@@ -83,7 +83,9 @@ def _whole(node: fx.Node) -> FoundNorm | None:
     if len(shape) != 1 or not _is_epsilon(epsilon):
         return None
     nodes = frozenset((*passed, made, one))
-    return FoundNorm(node, x, _single(epsilon), "fp32", nodes, weight=weight if isinstance(weight, fx.Node) else None)
+    return FoundNorm(
+        node, x, single(float(epsilon)), "fp32", nodes, weight=weight if isinstance(weight, fx.Node) else None
+    )
 
 
 def _scaled(node: fx.Node, k: Any, weight: fx.Node | None = None) -> FoundNorm | Rejected | None:
@@ -139,7 +141,7 @@ def _mean_of_squares(x: fx.Node, root: Any) -> FoundNorm | Rejected:
     nodes = frozenset((*behind, total, *before, mean, *inside, squared))
     summed = (squared, *inside, mean, *before, total, *behind, root)
     squares = next((dtype_of(each) for each in summed if dtype_of(each) != "fp32"), "fp32")
-    return FoundNorm(root, source, _single(epsilon), squares, nodes, tuple(casts))
+    return FoundNorm(root, source, single(float(epsilon)), squares, nodes, tuple(casts))
 
 
 def _rejected(root: fx.Node, reason: str, hint: str = "") -> Rejected:
@@ -181,11 +183,6 @@ def _is_reciprocal_root(node: Any) -> bool:
 def _is_epsilon(value: Any) -> TypeGuard[float]:
     """Whether it is a number that the root of a positive one can have beside it, in fp32."""
     return isinstance(value, int | float) and 0 <= value <= torch.finfo(torch.float32).max
-
-
-def _single(value: float) -> float:
-    """A number as fp32 has it, in which squares are averaged: some doors have rounded it already."""
-    return float(in_dtype(value, "fp32"))
 
 
 def _is_input(value: Any) -> bool:

@@ -117,7 +117,7 @@ def read(node: fx.Node, reader: Reader) -> tuple[int, ...]:
     assert value is not None
     if is_fill(node):
         return (reader.op(node, CONSTANT, [_fill(node)], dtype_of(node), value.shape),)
-    numbers = arguments(node) if reader.exact or _is_double(node) else list(map(_single, arguments(node)))
+    numbers = arguments(node) if reader.exact or _is_double(node) else list(map(single, arguments(node)))
     args: list[Any] = [reader.argument(*each) for each in zip(numbers, keywords(node), strict=False)]
     if target in REDUCTIONS:
         args[1] = [-1]
@@ -168,7 +168,7 @@ def _is_double(node: fx.Node) -> bool:
     return "fp64" in {dtype_of(node), *map(dtype_of, node.all_input_nodes)}
 
 
-def _single(value: Any) -> Any:
+def single(value: Any) -> Any:
     """A constant as fp32 has it: a number that one door keeps as it is and another has rounded already is one."""
     return in_dtype(value, "fp32") if isinstance(value, float) else value
 
