@@ -188,6 +188,19 @@ COLUMNS["gate_up"] = {
     "ended of the one GEMM": ratio("ended", "one_gemm"),
     "error eager / compiled / ended": each_of("error", ".1e", "eager", "compile", "ended"),
 }
+COLUMNS["norms"] = {
+    "projections": lambda row: {"qkv": "q/k/v", "gate_up": "gate/up, SiLU·mul"}[row["site"]],
+    "M": plain("m"),
+    "r": plain("rank"),
+    "torch.compile": measured("compile"),
+    "fusioncc, norm apart": measured("apart"),
+    "fusioncc": measured("auto"),
+    "chosen": plain("auto_schedule"),
+    "fusioncc of torch.compile": ratio("auto", "compile"),
+    "normed, forced": measured("normed"),
+    "its schedule": plain("normed_schedule"),
+    "error compiled / apart / normed": each_of("error", ".1e", "compile", "apart", "normed"),
+}
 COLUMNS["autotune"] = {
     "group": plain("group"),
     "M": plain("m"),

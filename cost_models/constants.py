@@ -29,6 +29,10 @@ EXPOSED_LOAD_US = 0.2
 """Time that each K step of an inline tile waits for A where the warp-level MMA of Hopper keeps that load out of the
 pipeline, us. Fitted on the layers."""
 
+NORMED_DOT_US = 0.8
+"""What each product of a K step of a tile behind a norm waits for X, which comes to it through registers, us. Measured
+on an H200 at 4 to 64 rows, K = 4096: 0.6 (gate and up in one tile) to 0.9, in one case 1.5."""
+
 NORM_OPS = 8
 """Instructions for each element of X that a tile behind a norm has in its K loop: widened, squared and added, scaled,
 rounded, and moved through registers. Counted, not measured."""
@@ -37,9 +41,10 @@ ROUNDED_LOAD_US = 0.5
 """Time that each K step of a tf32 tile waits for the operands that it rounds, us. Measured at 16 rows, K = N = 4096: 41
 us where 28 were predicted without."""
 
-CUT_US = 0.25
-"""Time that each K step takes to cut one fp32 A into bf16 pieces and to wait for their MMA, us. Assumed: with a wait
-for each of three MMAs it was twice as long, by what fp32 adapters cost a Llama layer of 512 rows over bf16 ones."""
+CUT_US = 0.73
+"""Time that each K step takes to cut one fp32 A into bf16 pieces and to wait for their MMA, us. Measured on an H200 at
+512 rows: passes of 4, 16 and 56 steps, of one, two and three A, take 0.70 to 0.81 us longer a step and A than over bf16
+adapters."""
 
 CUT_JOIN_US = 1.3
 """What six MMAs of bf16 pieces take longer than one where a tile joins an fp32 adapter, us for a tile of 128x256 and a

@@ -6,7 +6,7 @@ from math import ceil, sqrt
 from fusioncc.cost_models import constants as c
 from fusioncc.cost_models.cost import Cost
 from fusioncc.cost_models.launch import Launch
-from fusioncc.cost_models.resources import RESERVED_BYTES, occupancy, shared_bytes, step_bytes
+from fusioncc.cost_models.resources import RESERVED_BYTES, carved_out, expected_bytes, occupancy, step_bytes
 from fusioncc.cost_models.tiles import cut_us, grid_tiles, k_steps
 from fusioncc.device import Device
 
@@ -31,13 +31,24 @@ def overlapped(costs: Sequence[Cost], device: Device) -> Cost:
 def exposed_us(down: Launch, before: Cost, launch: Launch, cost: Cost, device: Device) -> float:
     """What remains to be seen of a down pass (which costs ``before`` alone) beside main tiles that join last, us: they
     wait first when those of one wave are through with their K loops; where both run on one multiprocessor, its down
-    tiles slow them; and what it reads from memory adds to what they read, which other terms hide in part. Never more
-    than the pass alone."""
+    tiles slow them, all the more where they cut fp32 adapters; and what it reads from memory adds to what they read,
+    which other terms hide in part. Never more than the pass alone."""
     busy = cost.us - cost.launch
     waited = max(beside_us(down, launch) - c.EARLY_START_US - busy / max(cost.waves, 1.0), 0.0)
-    shared = 0.0 if _elsewhere(down, launch, device) else all_steps(down) / device.multiprocessors
     read = sqrt(busy**2 + (before.dram + cost.dram) ** 2 - cost.dram**2) - busy
-    return min(waited + c.BESIDE_TAKES_US * shared + read, before.us)
+    return min(waited + _taken_us(down, launch, cost.waves, device) + read, before.us)
+
+
+def _taken_us(down: Launch, launch: Launch, waves: float, device: Device) -> float:
+    """What down tiles take from main tiles on the same multiprocessors, us. Their cutting counts by the mean of all of
+    these where main tiles go to whichever is free, and by the slowest in a single wave or where they are dealt out."""
+    assert launch.pool is not None
+    if _elsewhere(down, launch, device):
+        return 0.0
+    mean = all_steps(down) / device.multiprocessors
+    dealt = launch.pool.workers is not None or waves <= 1
+    most = ceil(grid_tiles(down) / device.multiprocessors) * k_steps(down) if dealt else mean
+    return c.BESIDE_TAKES_US * mean + cut_us(down) * most
 
 
 def all_steps(launch: Launch) -> int:
@@ -88,10 +99,10 @@ def hides(before: Launch, launch: Launch, device: Device) -> bool:
 
 
 def _together(down: Launch, launch: Launch, device: Device) -> bool:
-    """Whether a multiprocessor holds a program of each: shared memory decides, of registers the largest tiles leave
-    enough for a down tile."""
-    shared = sum(shared_bytes(each, device) + RESERVED_BYTES for each in (down, launch))
-    return shared <= device.shared_bytes_sm
+    """Whether a multiprocessor that runs down tiles has shared memory left for a program of ``launch``; of registers
+    the largest tiles leave enough for a down tile."""
+    shared = sum(expected_bytes(each, device) + RESERVED_BYTES for each in (down, launch))
+    return shared <= carved_out(down, device)
 
 
 def _apart(down: Launch, launch: Launch, device: Device) -> bool:
@@ -110,5 +121,7 @@ def _elsewhere(down: Launch, launch: Launch, device: Device) -> bool:
 
 
 def _needed(launch: Launch, device: Device) -> int:
-    """Multiprocessors that hold all tiles of a launch at once."""
-    return ceil(grid_tiles(launch) / occupancy(launch, device))
+    """Multiprocessors that hold all tiles of a launch at once as they are dealt out: a second on one comes when each
+    has a first."""
+    tiles = grid_tiles(launch)
+    return tiles if tiles <= device.multiprocessors else ceil(tiles / occupancy(launch, device))

@@ -12,6 +12,13 @@ PROGRAMS_SM = 16
 """Resident programs likewise (Ada 24, Ampere 16 to 32)."""
 RESERVED_BYTES = 1024
 """Shared memory that the driver keeps for each program (CUDA programming guide, compute capability 8.0 on)."""
+PREFERRED_BYTES = 48 * 1024
+"""Shared memory of a program up to which Triton launches it without asking for as much of a multiprocessor's cache as
+there is."""
+CARVE_OUTS = tuple(1024 * size for size in (8, 16, 32, 64, 100, 132, 164, 196, 228))
+"""Shared memory that a multiprocessor can be set to have (CUDA programming guide, compute capability 9.0 and 10.0). Of
+other kernels the driver sets the least of them that holds as many programs as can be resident, and another kernel finds
+no more while they run. Found out on an H200 (driver 580): six cases of down passes in 32 to 64 KiB."""
 OVERHEAD_REGISTERS = {True: 56, False: 104}
 """Registers of a thread beside its accumulators, with and without the warp-group MMA (which reads its operands from
 shared memory). Typical of pointer kernels compiled by Triton 3.7 for capability 90 and 80."""
@@ -104,6 +111,26 @@ def _shared_bytes(launch: Launch, device: Device) -> int:
     dots = (launch.body != "down") * launch.together
     dots += sum(1 if _beside(launch, rank) else rank.pieces for rank in launch.ranks)
     return max(loop + (MMA_BARRIER_BYTES * dots if device.capability >= 100 else 0), output)
+
+
+def expected_bytes(launch: Launch, device: Device) -> int:
+    """Shared memory of one program as it is compiled: the older MMA of fewer than 64 rows keeps one stage less than the
+    bound counts."""
+    bound = shared_bytes(launch, device)
+    assert launch.pool is not None
+    if device.capability < 90 or launch.pool.tile.one_row or warp_group_mma(launch, device):
+        return bound
+    return bound - step_bytes(launch)
+
+
+def carved_out(launch: Launch, device: Device) -> int:
+    """Shared memory that a multiprocessor has while it runs programs of ``launch``."""
+    used = expected_bytes(launch, device)
+    if used > PREFERRED_BYTES:
+        return device.shared_bytes_sm
+    programs = min(device.shared_bytes_sm // (used + RESERVED_BYTES), PROGRAMS_SM)
+    wanted = programs * (used + RESERVED_BYTES)
+    return next((size for size in CARVE_OUTS if size >= wanted), device.shared_bytes_sm)
 
 
 def _pieces(launch: Launch) -> int:

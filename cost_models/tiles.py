@@ -237,7 +237,9 @@ def _chain_us(launch: Launch, steps: int, device: Device) -> float:
     step = c.LOAD_LATENCY_US / max(1, launch.pool.tile.num_stages - 1) + cut_us(launch)
     if launch.unit == "tf32":
         step += c.ROUNDED_LOAD_US
-    elif launch.normed or (launch.body == "inline" and _warp_level_hopper(launch, device)):
+    elif launch.normed:
+        step += c.NORMED_DOT_US * (launch.together + len(launch.ranks))
+    elif launch.body == "inline" and _warp_level_hopper(launch, device):
         step += c.EXPOSED_LOAD_US
     if launch.pool.tile.one_row:
         return steps * c.ROW_STEP_US if launch.body == "down" else c.ROW_LATENCY_US

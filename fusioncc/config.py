@@ -38,9 +38,8 @@ class Options:
     epilogues: Literal["auto", "always", "never"] = "auto"
     """Whether the tiles of a group end with the chain behind its products: where the model says that it pays, wherever
     an emitted schedule is chosen, nowhere."""
-    norms: Literal["auto", "always", "never"] = "never"
-    """Whether the tiles of a group carry out the RMSNorm that makes its X: as of ``epilogues``. Not unasked: no card
-    has measured yet where it pays."""
+    norms: Literal["auto", "always", "never"] = "auto"
+    """Whether the tiles of a group carry out the RMSNorm that makes its X: as of ``epilogues``."""
     max_rank_fraction: float = 0.25
     """A GEMM is a low-rank branch when its rank is at most this fraction of N and of K."""
     max_peak_increase: int | None = None

@@ -16,8 +16,10 @@ from torch import fx
 
 from fusioncc.decision import Rejected
 from fusioncc.graph import (
+    CASTS,
     HOLDERS,
     SLICES,
+    VIEWS,
     dtype_of,
     is_aligned,
     matrix_strides,
@@ -38,7 +40,8 @@ from fusioncc.passes.region_rules import RegionFacts, barriers_of, check_region
 class Found:
     """The groups of a graph and every refusal on the way. Some of the groups may exclude each other.
 
-    ``covered`` are the nodes of each group by its name: its products, and what joins them.
+    ``covered`` are the nodes of each group by its name: its products, what joins them, and what makes their inputs of
+    X for them alone.
     """
 
     groups: tuple[Group, ...]
@@ -74,7 +77,8 @@ def find_groups(
     covered: dict[str, frozenset[fx.Node]] = {}
     for lhs, legal in sorted(candidates.values(), key=lambda candidate: order[candidate[1][0].main.node]):
         groups.append(_describe(f"g{len(groups)}", lhs, legal))
-        covered[groups[-1].name] = frozenset(node for region in legal for node in region.inner)
+        inner = frozenset(node for region in legal for node in region.inner)
+        covered[groups[-1].name] = _with_front(lhs, legal, inner)
     return Found(tuple(groups), tuple(rejections), covered)
 
 
@@ -108,6 +112,21 @@ def _lhs_node(regions: list[Region]) -> fx.Node:
     products = [region.main for region in regions]
     products += [joined.branch.down for region in regions for joined in region.branches if not _is_scaled(joined)]
     return min((gemm.lhs for gemm in products), key=lambda node: DTYPE_BYTES.get(dtype_of(node), 16))
+
+
+def _with_front(lhs: fx.Node, regions: list[Region], inner: frozenset[fx.Node]) -> frozenset[fx.Node]:
+    """What a group covers: the nodes of its regions, and casts and views of X (a cast for fp32 adapters) that nothing
+    else reads."""
+    covered = set(inner)
+    products = [region.main for region in regions]
+    products += [joined.branch.down for region in regions for joined in region.branches]
+    waiting = [gemm.lhs for gemm in products]
+    while waiting:
+        node = waiting.pop()
+        if node is not lhs and node.target in CASTS | VIEWS and all(user in covered for user in node.users):
+            covered.add(node)
+            waiting += node.all_input_nodes
+    return frozenset(covered)
 
 
 def _is_scaled(joined: Joined) -> bool:

@@ -10,6 +10,7 @@ from fusioncc.cost_models.cost import Cost
 from fusioncc.cost_models.launch import Launch
 from fusioncc.cost_models.launches import launches
 from fusioncc.cost_models.overlap import all_steps, beside_us, exposed_us, hides, overlapped
+from fusioncc.cost_models.resources import carved_out, expected_bytes
 from fusioncc.cost_models.tiles import k_steps
 from fusioncc.device import get_device
 from fusioncc.schedule import Pool, Schedule, TileConfig
@@ -67,9 +68,55 @@ def down_and_main(n: int, main: TileConfig, down: TileConfig, k_split: int = 2) 
 
 
 def test_a_down_pass_is_hidden_where_a_multiprocessor_holds_a_program_of_each() -> None:
-    """128 main tiles leave four multiprocessors; a whole tile takes 208 KiB of 227, in halves 176, the down tile 24."""
-    assert hides(*down_and_main(8192, replace(WHOLE, epilogue_subtiles=2), NARROW), H200)
-    assert not hides(*down_and_main(8192, WHOLE, NARROW), H200)
+    """128 main tiles leave four multiprocessors; a whole tile takes 208 KiB of 228, in halves 176, the down tile 16 or
+    24 with one stage more."""
+    deep = replace(NARROW, num_stages=4)
+    assert hides(*down_and_main(8192, replace(WHOLE, epilogue_subtiles=2), deep), H200)
+    assert hides(*down_and_main(8192, WHOLE, NARROW), H200)
+    assert not hides(*down_and_main(8192, WHOLE, deep), H200)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rows", "stages", "kib", "carved", "hidden"),
+    [
+        ("bf16", 16, 5, 32, 228, True),
+        ("bf16", 16, 6, 40, 228, True),
+        ("bf16", 16, 7, 48, 196, False),
+        ("fp32", 16, 3, 40, 228, True),
+        ("fp32", 16, 5, 64, 228, False),
+        ("bf16", 64, 3, 60, 228, False),
+    ],
+)
+def test_a_down_pass_leaves_as_much_shared_memory_as_the_driver_sets_for_it(
+    dtype: str, rows: int, stages: int, kib: int, carved: int, hidden: bool
+) -> None:
+    """As timed on an H200 at 64 rows, K = N = 4096: main tiles of 168 KiB, more than multiprocessors can hold apart."""
+    down = Pool("down", (1,), TileConfig(rows, 16, 128, 4, stages), 0, k_split=8)
+    main = Pool("main", (0,), TileConfig(64, 32, 128, 4, 7), 1, dependent=True, joins_last=True)
+    first, second = launches(lora(64, 4096, 4096, 16, adapter=dtype), Schedule("split", (down, main)))
+    assert expected_bytes(first, H200) == 1024 * kib
+    assert carved_out(first, H200) == 1024 * carved
+    assert hides(first, second, H200) == hidden
+
+
+def test_cutting_fp32_adapters_takes_from_the_main_tiles_that_no_other_can_help() -> None:
+    """Of one wave, and of persistent programs whose tiles are dealt out, the slowest counts; of several waves the
+    mean."""
+    pools = (
+        Pool("down", (1,), TileConfig(32, 16, 128, 4, 4), 0, k_split=4),
+        Pool("main", (0,), TileConfig(128, 128, 64, 8, 4, tma=True), 1, workers=132, dependent=True, joins_last=True),
+    )
+    cost = replace(BUSY, mma=100.0)
+
+    def exposed(dtype: str, waves: float, pools: tuple[Pool, ...] = pools) -> float:
+        first, second = launches(lora(512, 4096, 4096, 16, adapter=dtype), Schedule("split", pools))
+        assert all_steps(first) == 64 * 8 and hides(first, second, H200)
+        return exposed_us(first, replace(LATE, dram=0.0, latency=90.0), second, replace(cost, waves=waves), H200)
+
+    dealt = exposed("fp32", 4.0) - exposed("bf16", 4.0)
+    assert dealt == exposed("fp32", 1.0) - exposed("bf16", 1.0) == pytest.approx(0.73 * 8)
+    free = (pools[0], replace(pools[1], tile=TileConfig(128, 128, 64, 8, 3), workers=None))
+    assert exposed("fp32", 4.0, free) - exposed("bf16", 4.0, free) == pytest.approx(0.73 * 64 * 8 / 132)
 
 
 def test_a_down_pass_is_hidden_on_multiprocessors_of_its_own() -> None:

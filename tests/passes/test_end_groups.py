@@ -409,6 +409,41 @@ def test_a_plan_that_ends_one_of_two_equal_products_is_applied() -> None:
         draft(graph, replace(setting(), given=wrong))
 
 
+class Wide(nn.Module):
+    """A layer in bf16 with an adapter in fp32, as PEFT makes them."""
+
+    def __init__(self, k: int, n: int) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(n, k).bfloat16() / 8)
+        self.a, self.b = nn.Parameter(torch.randn(R, k) / 8), nn.Parameter(torch.randn(n, R) / 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (f.linear(x, self.w) + 2 * f.linear(f.linear(x.float(), self.a), self.b)).to(x.dtype)
+
+
+class Adapted(nn.Module):
+    """Gate and up, SiLU·mul, down, of which every layer has an adapter in fp32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = Wide(K, N), Wide(K, N), Wide(N, K)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(f.silu(self.gate(x)) * self.up(x))
+
+
+@pytest.mark.parametrize("door", sorted(DOORS))
+def test_a_cast_for_the_adapters_of_the_next_group_goes_with_it(door: str) -> None:
+    """Nothing is left that reads SiLU·mul in fp32, so neither an end nor a chain writes it."""
+    module = DOORS[door](Adapted().requires_grad_(False), (torch.randn(M, K).bfloat16(),))
+    plan = draft(module.graph, setting()).plan
+    (end,) = plan.groups[0].epilogues
+    assert [end.chain.dtype_of(each.value) for each in end.chain.results] == ["bf16"]
+    apart = draft(module.graph, setting(epilogues="never")).plan
+    (chain,) = apart.chains
+    assert [chain.dtype_of(each.value) for each in chain.results] == ["bf16"]
+
+
 @pytest.mark.exhaustive
 def test_where_less_is_saved_than_predictions_are_worth_both_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plan_for(epilogues="auto").groups[0].epilogues
