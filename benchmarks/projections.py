@@ -27,7 +27,7 @@ ENDED = {
 """For how many rows the planner ends tiles on an H200. It changes the order only."""
 DECODED = 64
 """Rows up to which a group is taken to be of decoding."""
-MUL, ADD, CAST = "aten.mul.Tensor", "aten.add.Tensor", "prims.convert_element_type.default"
+MUL, ADD = "aten.mul.Tensor", "aten.add.Tensor"
 ALPHA = Argument(None, "1", "alpha")
 HEAD = 128
 """Columns of a head in all of these models."""
@@ -98,7 +98,7 @@ def epilogues(case: Case, of: Group) -> tuple[Epilogue, ...]:
     if case.site == "q/k/v":
         return tuple(Epilogue((main,), rotation(case.m, of.members[main].n)) for main in (first, others[0]))
     if case.site == "gate/up":
-        return (Epilogue((first, others[0]), product(case.m, n, widened=case.adapters == "fp32")),)
+        return (Epilogue((first, others[0]), product(case.m, n)),)
     return (Epilogue((first,), residual(case.m, n)),)
 
 
@@ -110,13 +110,9 @@ def rotation(m: int, n: int) -> Chain:
     return chain(m, n, 1, angles, steps)
 
 
-def product(m: int, n: int, *, widened: bool) -> Chain:
-    """``silu(gate) * up``, and the same in fp32, which adapters in fp32 read behind it."""
-    made = chain(m, n, 2, [], [("aten.silu.default", values(0)), (MUL, values(2, 1))])
-    if not widened:
-        return made
-    cast = Op("cast", CAST, values(3), "fp32", (m, n))
-    return replace(made, ops=(*made.ops, cast), results=(*made.results, Result(4, "wide", (n, 1))))
+def product(m: int, n: int) -> Chain:
+    """``silu(gate) * up``."""
+    return chain(m, n, 2, [], [("aten.silu.default", values(0)), (MUL, values(2, 1))])
 
 
 def residual(m: int, n: int) -> Chain:
