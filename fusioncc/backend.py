@@ -20,6 +20,7 @@ from fusioncc.config import Options
 from fusioncc.decision import accepted_with
 from fusioncc.errors import OptionError
 from fusioncc.fusion_pass import FusionPass
+from fusioncc.mark_cache import MarkCache
 from fusioncc.pipeline import holds_weights
 from fusioncc.plan import Plan
 from fusioncc.records import PlanLog, current_record
@@ -28,6 +29,7 @@ from fusioncc.runtime.plan_cache import PlanCache
 from fusioncc.runtime.scratch import with_descriptors
 from fusioncc.runtime.weights import Holder
 from fusioncc.seam import attempt
+from fusioncc.tuning.database import database
 
 Compiled = Callable[..., Any]
 NAME = "fusioncc"
@@ -140,14 +142,19 @@ def _inductor_rest(
         original: Any = compile_fx(gm, example_inputs, config_patches=patches or None)
         return with_descriptors(original)
     fusion.then = patches.get("post_grad_custom_pre_pass", config.post_grad_custom_pre_pass)
-    key = fusion.uuid()
-    if key is not None:
-        log.cache = PlanCache.of(gm, example_inputs, (key, sorted(patches.items())))
+    settings, kept, marks = fusion.settings(), database(), None
+    if settings is not None and fusion.asks():
+        marks = MarkCache.of(gm, example_inputs, (settings, sorted(patches.items())))
+        fusion.mark = marks.read(kept) or kept.mark()
+    if settings is not None:
+        log.cache = PlanCache.of(gm, example_inputs, (fusion.uuid(), sorted(patches.items())))
     before = _cache_hits()
     patches = {**patches, "post_grad_custom_pre_pass": fusion}
     compiled: Any = compile_fx(gm, example_inputs, config_patches=patches)
     if not fusion.plans and _cache_hits() > before:
         log.recall()
+    elif marks is not None and fusion.mark is not None:
+        marks.write(fusion.mark, fusion.asked, kept)
     return with_descriptors(compiled)
 
 

@@ -26,7 +26,7 @@ from fusioncc.runtime.merged import MergedWeights
 from fusioncc.runtime.packed import PackedWeights
 from fusioncc.runtime.torch_ranks import has_ranks
 from fusioncc.seam import attempt
-from fusioncc.tuning.database import database
+from fusioncc.tuning.database import Asked, database
 
 
 class FusionPass(CustomGraphPass):
@@ -45,7 +45,8 @@ class FusionPass(CustomGraphPass):
         tuning: who measures schedules where ``autotune`` asks for it, and who is told; None: the card of the graph.
 
     The graph's nodes carry ``meta["val"]``, as after AOTAutograd. Fits Inductor's ``post_grad_custom_pre_pass``.
-    ``plans`` holds one plan for each graph seen.
+    ``plans`` holds one plan for each graph seen, and ``asked`` what the database was asked for them. ``mark`` stands in
+    cache keys for what the database holds; None: as it is when Inductor asks.
     """
 
     def __init__(
@@ -67,6 +68,8 @@ class FusionPass(CustomGraphPass):
         self.merged = merged or MergedWeights()
         self.packed = packed or PackedWeights()
         self.tuning = tuning
+        self.mark: str | None = None
+        self.asked = Asked()
         self._record = record or (lambda plan: None)
 
     def __call__(self, graph: fx.Graph) -> None:
@@ -91,18 +94,31 @@ class FusionPass(CustomGraphPass):
             card = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
             tuning = self.tuning or (card_tuning() if accepted_with(decision, "cuda") else None)
             setting = Setting(self.options, chosen, decision, self.given, card, tuning)
-            return rewrite(graph, setting, form, held_by)
+            with database().watched(self.asked):
+                return rewrite(graph, setting, form, held_by)
 
     def uuid(self) -> Any:
-        """Everything the rewritten graph depends on besides the graph; part of Inductor's cache keys. None, which
-        forbids caching, where weights are merged or packed: the graph names what holds them in this process; and where
-        several ranks tune together: each has to come to this pass, whatever its cache holds."""
+        """Everything the rewritten graph depends on besides the graph; part of Inductor's cache keys. None forbids
+        caching."""
+        settings = self.settings()
+        if settings is None:
+            return None
+        mark = database().mark() if self.mark is None else self.mark
+        return hashlib.sha256(repr((settings, mark if self.asks() else "")).encode()).digest()
+
+    def asks(self) -> bool:
+        """Whether the rewritten graph depends on what the database holds."""
+        return self.given is None and not self.options.deterministic
+
+    def settings(self) -> str | None:
+        """Everything the rewritten graph depends on besides the graph and the database; None where a rewritten graph
+        must not be cached: where weights are merged or packed, for the graph names what holds them in this process; and
+        where several ranks tune together: each has to come to this pass, whatever its cache holds."""
         import triton
 
         given_kinds = {group.schedule.kind for group in self.given.groups} if self.given is not None else set()
         if self.options.pack_weights or not {self.options.schedule, *given_kinds}.isdisjoint(("merged", *PACKED)):
             return None
-
         if self.options.autotune != "none" and not self.options.deterministic and has_ranks():
             return None
         behind = None
@@ -117,11 +133,10 @@ class FusionPass(CustomGraphPass):
             torch.__version__,
             source_digest(),
             behind,
-            "" if self.options.deterministic or self.given is not None else database().mark(),
         )
         given = self.given.to_json() if self.given is not None else ""
         card = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-        return hashlib.sha256(repr((facts, given, card)).encode()).digest()
+        return hashlib.sha256(repr((facts, given, card)).encode()).hexdigest()
 
 
 def device_of(graph: fx.Graph) -> torch.device:

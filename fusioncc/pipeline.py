@@ -18,6 +18,7 @@ from fusioncc.passes.build_chains import build_chains
 from fusioncc.passes.build_groups import build_groups
 from fusioncc.passes.canonicalize import canonicalize
 from fusioncc.passes.choose_groups import choose_groups
+from fusioncc.passes.compile_kernels import compile_kernels
 from fusioncc.passes.emit_groups import emit_groups
 from fusioncc.passes.end_groups import EndedGroups, end_groups
 from fusioncc.passes.erase_checks import erase_checks
@@ -185,6 +186,7 @@ def rewrite(graph: fx.Graph, setting: Setting, form: str, held_by: HeldBy | None
     """
     erase_checks(graph)
     drafted = draft(graph, setting, form)
+    compile_kernels(drafted.plan.groups, drafted.modules, drafted.plan.chains, drafted.chain_modules, setting)
     built = build_groups(drafted.plan.groups, drafted.modules, setting)
     if built.endless and setting.given is None:
         failed = built.rejections

@@ -22,6 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "backend",
         "fusion_pass",
         "records",
+        "mark_cache",
         "shapes_command",
         "devices_command",
         "cache_command",

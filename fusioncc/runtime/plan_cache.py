@@ -27,14 +27,7 @@ class PlanCache:
     @classmethod
     def of(cls, gm: fx.GraphModule, inputs: Sequence[Any], settings: Iterable[Any]) -> "PlanCache":
         """The cache entry of a graph with its inputs (real, fake or symbolic) and ``settings`` (compared by repr)."""
-        graphs = [module.code for module in gm.modules() if isinstance(module, fx.GraphModule)]
-        state = (
-            torch.is_grad_enabled(),
-            [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")],
-            torch.backends.cuda.matmul.fp32_precision,
-        )
-        facts = repr((graphs, [_described(value) for value in inputs], state, list(settings)))
-        return cls(cache_folder() / "plans" / f"{hashlib.sha256(facts.encode()).hexdigest()[:32]}.json")
+        return cls(cache_folder() / "plans" / f"{graph_digest(gm, inputs, settings)}.json")
 
     def read(self) -> tuple[Plan, ...]:
         """The plans, in order of compilation; none when there is no file, or none that this version can read."""
@@ -50,6 +43,19 @@ class PlanCache:
             write_whole(self.path, msgspec.json.encode(plans).decode())
         except OSError:
             return
+
+
+def graph_digest(gm: fx.GraphModule, inputs: Sequence[Any], settings: Iterable[Any]) -> str:
+    """Names a graph with its inputs (real, fake or symbolic), ``settings`` (compared by repr) and the state of torch
+    that it is compiled in."""
+    graphs = [module.code for module in gm.modules() if isinstance(module, fx.GraphModule)]
+    state = (
+        torch.is_grad_enabled(),
+        [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")],
+        torch.backends.cuda.matmul.fp32_precision,
+    )
+    facts = repr((graphs, [_described(value) for value in inputs], state, list(settings)))
+    return hashlib.sha256(facts.encode()).hexdigest()[:32]
 
 
 def _described(value: Any) -> tuple[Any, ...]:

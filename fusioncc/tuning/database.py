@@ -6,8 +6,9 @@ memory for this process.
 
 import hashlib
 import logging
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -36,6 +37,16 @@ class Listing:
     refused: tuple[tuple[str, TuningError], ...]
 
 
+@dataclass(eq=False)
+class Asked:
+    """What was asked of a database: by digest, or in general, as long as it is empty; and whether anything that was to
+    be measured was not."""
+
+    digests: set[str] = field(default_factory=set)
+    in_general: bool = False
+    unmeasured: bool = False
+
+
 class Database:
     """The entries in a folder, and those that this process could not write there."""
 
@@ -43,10 +54,27 @@ class Database:
         self.folder = Folder(path)
         self._kept: dict[str, Entry] = {}
         self._said: set[str] = set()
+        self._watching: list[Asked] = []
+
+    @contextmanager
+    def watched(self, asked: Asked) -> Iterator[None]:
+        """Note in ``asked`` what is asked inside."""
+        self._watching.append(asked)
+        try:
+            yield
+        finally:
+            self._watching.remove(asked)
+
+    def leave_unmeasured(self) -> None:
+        """Something was to be measured and was not: who comes again may have the time."""
+        for asked in self._watching:
+            asked.unmeasured = True
 
     def find(self, key: Key, device: Device) -> Entry | None:
         """The entry for a key, whose schedule can be chosen on ``device``, of which the key was made; None: a miss."""
         digest = key.digest()
+        for asked in self._watching:
+            asked.digests.add(digest)
         kept = self._kept.get(digest)
         try:
             found = self._found(key, digest, device)
@@ -57,7 +85,11 @@ class Database:
 
     def is_empty(self) -> bool:
         """Whether nothing was ever kept that could be found: then no key has to be made."""
-        return not self._kept and not self.folder.is_there()
+        if self._kept or self.folder.is_there():
+            return False
+        for asked in self._watching:
+            asked.in_general = True
+        return True
 
     def store(self, entry: Entry, device: Device) -> Stored:
         """Keep an entry whose key was made of ``device``, unless what is kept for the key is better, which then has the
@@ -114,17 +146,19 @@ class Database:
                 continue
         return Listing(tuple(entries), tuple(refused))
 
-    def mark(self) -> str:
-        """Says what every find may answer: another one when anything is stored or removed, the same for equal
-        contents."""
-        digest = hashlib.sha256()
-        for kept in sorted(self._kept):
-            digest.update(to_bytes(self._kept[kept]))
+    def mark(self, digests: Iterable[str] | None = None) -> str:
+        """Says what every find may answer, or those for some digests: another one when anything of that is stored or
+        removed, the same for equal contents."""
+        found = hashlib.sha256()
+        kept = self._kept.keys() if digests is None else self._kept.keys() & set(digests)
+        for digest in sorted(kept):
+            found.update(to_bytes(self._kept[digest]))
         with suppress(TuningError):  # what is not this user's own, no find takes
-            for name in self.folder.names(SUFFIX):
+            names = self.folder.names(SUFFIX) if digests is None else [each + SUFFIX for each in sorted(digests)]
+            for name in names:
                 with suppress(FileNotFoundError, TuningError):
-                    digest.update(self.folder.read(name, MAX_BYTES))
-        return digest.hexdigest()
+                    found.update(self.folder.read(name, MAX_BYTES))
+        return found.hexdigest()
 
     def prune(
         self, now: datetime, older_than: timedelta | None = None, *, stale: bool = False, everything: bool = False

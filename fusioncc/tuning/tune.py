@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -86,6 +86,7 @@ class Tuner:
             key=lambda digest: (-wanted[digest].us, digest),
         )
         if not missing:
+            self._tell(entries, wanted, means.effort)
             return Tuned(entries, (), False)
         hands = dealt(missing, {digest: each.key for digest, each in wanted.items()}, offers)
         mine, done, failure = [wanted[digest].key for digest in hands[ranks.rank]], list[Outcome](), None
@@ -101,7 +102,13 @@ class Tuner:
                 if digest not in found and entries[digest] != old and entry.key.card == means.card:
                     self.database.store(entries[digest], means.device)
         self.searched.update((digest, means.effort.name) for digest in missing)
+        self._tell(entries, wanted, means.effort)
         return Tuned(entries, tuple(done), True, failure)
+
+    def _tell(self, entries: Mapping[str, Entry], wanted: Iterable[str], effort: Effort) -> None:
+        """Who watches the database learns whether anything is left to be measured."""
+        if not all(_suffices(entries.get(digest), effort) for digest in wanted):
+            self.database.leave_unmeasured()
 
     def _offer(self, keys: Sequence[Key], means: Means) -> Offer:
         counts = Counter(key.digest() for key in keys)
