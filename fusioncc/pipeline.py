@@ -83,15 +83,16 @@ def draft(graph: fx.Graph, setting: Setting, form: str = "") -> Drafted:
         PlanError: ``setting.given`` belongs to another graph.
         IllegalScheduleError: a forced schedule is illegal under ``on_error="raise"``.
     """
-    drafted = _draft(graph, setting, form)
+    found = find(graph, setting.options)
     if not tunes(setting):
-        return drafted
-    with one_meter(setting) as measuring:
-        return _tuned(graph, drafted, measuring, form)
+        return _draft(graph, found, setting, form)
+    with one_meter(setting, found.groups) as measuring:
+        return _tuned(graph, found, measuring, form)
 
 
-def _tuned(graph: fx.Graph, drafted: Drafted, setting: Setting, form: str) -> Drafted:
-    """What was drafted, planned with what is measured for its groups now."""
+def _tuned(graph: fx.Graph, found: Found, setting: Setting, form: str) -> Drafted:
+    """Drafted, and planned again with what is measured for its groups now."""
+    drafted = _draft(graph, found, setting, form)
     deadline = deadline_of(setting)
     searched, rounds = True, 0
     while searched and tunes(setting):
@@ -99,10 +100,10 @@ def _tuned(graph: fx.Graph, drafted: Drafted, setting: Setting, form: str) -> Dr
         rounds += 1
         if measured != setting:
             setting, before = measured, drafted
-            drafted = _draft(graph, setting, form, before.apart)
+            drafted = _draft(graph, found, setting, form, before.apart)
             losing = _otherwise_ended(before.plan, drafted.plan) if rounds >= ROUNDS else frozenset()
             if losing:
-                drafted = _draft(graph, setting, form, before.apart | losing)
+                drafted = _draft(graph, found, setting, form, before.apart | losing)
     return drafted
 
 
@@ -113,9 +114,8 @@ def _otherwise_ended(one: Plan, other: Plan) -> frozenset[str]:
     return frozenset(name for name, what in alike.items() if before.get(name, what) != what)
 
 
-def _draft(graph: fx.Graph, setting: Setting, form: str, apart: frozenset[str] = frozenset()) -> Drafted:
-    """One plan; tiles of groups that are named in ``apart`` begin and end with nothing."""
-    found = find(graph, setting.options)
+def _draft(graph: fx.Graph, found: Found, setting: Setting, form: str, apart: frozenset[str] = frozenset()) -> Drafted:
+    """One plan for what was found; tiles of groups that are named in ``apart`` begin and end with nothing."""
     mark = fingerprint(found)
     given, packs = setting.given, setting.options.pack_weights
     wanted = {each.name for each in (found.groups if given is None else given.groups)}
@@ -145,7 +145,7 @@ def _draft(graph: fx.Graph, setting: Setting, form: str, apart: frozenset[str] =
     ended = norm_groups(graph, ended, setting, refusals, apart)
     unsure = _unsure(planned, ended, setting)
     if unsure:
-        return _draft(graph, setting, form, apart | unsure)
+        return _draft(graph, found, setting, form, apart | unsure)
     emitted = emit_groups(ended.groups, setting.options.on_error, setting.options.trace)
     rejections = found.rejections + left_out + unmet + ended.rejections + emitted.rejections
     notes = _notes(emitted.groups, setting)
@@ -191,7 +191,7 @@ def rewrite(graph: fx.Graph, setting: Setting, form: str, held_by: HeldBy | None
     if built.endless and setting.given is None:
         failed = built.rejections
         setting = replace(setting, measured=drafted.measured)  # nothing is tuned here: other ranks may have built all
-        drafted = _draft(graph, setting, form, drafted.apart | built.endless)
+        drafted = _draft(graph, find(graph, setting.options), setting, form, drafted.apart | built.endless)
         built = build_groups(drafted.plan.groups, drafted.modules, setting)
         built = replace(built, rejections=failed + built.rejections)
     after = drafted.plan.after if built.groups == drafted.plan.groups else graph_memory(graph, built.groups)[0]

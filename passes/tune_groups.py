@@ -1,21 +1,24 @@
 """Tune groups: measure schedules of the planned groups that the database has none for, on the card they will run on."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from time import monotonic
 
 from fusioncc.decision import Rejected
 from fusioncc.device import Device
 from fusioncc.errors import FusionError
+from fusioncc.group import Group
 from fusioncc.passes.plan_groups import Setting, as_run
 from fusioncc.passes.tuned_choice import key_for
 from fusioncc.plan import GroupPlan
 from fusioncc.runtime.torch_ranks import is_first_rank, torch_ranks
 from fusioncc.schedule import Schedule
 from fusioncc.seam import one_line, translated, warn
+from fusioncc.tuning.candidates import measured_kinds
+from fusioncc.tuning.database import database
 from fusioncc.tuning.efforts import EFFORTS
-from fusioncc.tuning.key import Card, Key
+from fusioncc.tuning.key import Card, Key, key_of
 from fusioncc.tuning.measuring import Job, Meter, Race
 from fusioncc.tuning.outcome import Observer
 from fusioncc.tuning.tune import Means, tuner
@@ -45,6 +48,9 @@ class Lent:
 
     meter: Meter
 
+    def begin(self) -> None:
+        self.meter.begin()
+
     def prepare(self, job: Job, schedules: tuple[Schedule, ...]) -> None:
         self.meter.prepare(job, schedules)
 
@@ -56,8 +62,9 @@ class Lent:
 
 
 @contextmanager
-def one_meter(setting: Setting) -> Iterator[Setting]:
-    """The setting in which everything that is tuned inside has one meter, so that its processes start once."""
+def one_meter(setting: Setting, found: Collection[Group]) -> Iterator[Setting]:
+    """The setting in which everything that is tuned inside has one meter, so that its processes start once; and now,
+    where nothing was ever measured and something of what was ``found`` can be."""
     tuning, made = setting.tuning, list[Meter]()
     if tuning is None:
         yield setting
@@ -69,10 +76,19 @@ def one_meter(setting: Setting) -> Iterator[Setting]:
         return Lent(made[0])
 
     try:
+        if database().is_empty() and torch_ranks() is None and _measurable(found, setting):
+            with suppress(FusionError):  # tuning will say so
+                translated("no meter starts", lambda: lent(setting.device).begin(), FusionError)
         yield replace(setting, tuning=replace(tuning, meters=lent))
     finally:
         for meter in made:
             meter.close()
+
+
+def _measurable(groups: Collection[Group], setting: Setting) -> bool:
+    """Whether any of the groups has schedules that are measured under these options."""
+    runs = (as_run(group, setting.options) for group in groups)
+    return any(measured_kinds(key_of(group, setting.options, setting.device, setting.card)) for group in runs)
 
 
 def tunes(setting: Setting) -> bool:

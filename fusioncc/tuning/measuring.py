@@ -58,8 +58,11 @@ class Race:
 class Meter(Protocol):
     """Measures schedules, on a card or, in tests, on none."""
 
+    def begin(self) -> None:
+        """Begin to start whatever races, which takes its time; returns at once."""
+
     def prepare(self, job: Job, schedules: tuple[Schedule, ...]) -> None:
-        """Begin to compile schedules that may be raced later, and to start whatever races; returns at once."""
+        """Begin to compile schedules that may be raced later; returns at once."""
 
     def race(self, job: Job, schedules: tuple[Schedule, ...], seconds: float) -> Race:
         """Check each schedule, then time those that are right beside the vendor's kernels, in turns. Takes about so

@@ -46,15 +46,18 @@ class CardMeter:
         self._pool = CompilePool(compiler, device, now, compilers)
         self._one_race = threading.Lock()
 
-    def prepare(self, job: Job, schedules: tuple[Schedule, ...]) -> None:
-        """As :meth:`fusioncc.tuning.measuring.Meter.prepare`."""
-        self._pool.compiled(job, schedules, first=False)
+    def begin(self) -> None:
+        """As :meth:`fusioncc.tuning.measuring.Meter.begin`."""
         if self._one_race.acquire(blocking=False):
             try:
                 with contextlib.suppress(MeasuringError):  # the race will say so
                     self._worker.start()
             finally:
                 self._one_race.release()
+
+    def prepare(self, job: Job, schedules: tuple[Schedule, ...]) -> None:
+        """As :meth:`fusioncc.tuning.measuring.Meter.prepare`."""
+        self._pool.compiled(job, schedules, first=False)
 
     def race(self, job: Job, schedules: tuple[Schedule, ...], seconds: float) -> Race:
         """As :meth:`fusioncc.tuning.measuring.Meter.race`. Only ``library`` is waited for when the time is up: in the

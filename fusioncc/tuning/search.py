@@ -43,6 +43,7 @@ def search(
     clock: Callable[[], float] = monotonic,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     tell: Callable[[Sequence[Raced]], None] = lambda raced: None,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Search for the best schedule of the group of ``key``, which was made of ``device``, in so many seconds.
 
@@ -52,10 +53,11 @@ def search(
 
     Args:
         tell: is given what came of each race.
+        meanwhile: is called when the first schedules are being compiled.
     """
     kinds = measured_kinds(key)
     begun = clock()
-    running = _Search(key, device, meter, effort, begun + seconds, seconds * CONFIRMING, clock, tell)
+    running = _Search(key, device, meter, effort, begun + seconds, seconds * CONFIRMING, clock, tell, meanwhile)
     if not kinds:
         entry, why = None, "no schedule of it can be measured"
     elif seconds <= 0.0:
@@ -64,6 +66,29 @@ def search(
         entry, why = running.run(kinds, now)
     counts = pruned(key.group, device, kinds, key.tier)
     return Outcome(key, entry, why, tuple(running.raced), counts, clock() - begun, running.broken, running.cut)
+
+
+def prepare(key: Key, device: Device, meter: Meter, effort: Effort) -> tuple[Schedule, ...]:
+    """Have those schedules compiled that a search for this key measures first: the model's candidates, which are
+    returned, and of ``two_pool``, which is raced when they are known, what follows if the likeliest wins."""
+    kinds, job = measured_kinds(key), job_of(key)
+    others = tuple(kind for kind in kinds if kind != WAITING)
+    places = effort.candidates - WAITING_PLACES * (WAITING in kinds)
+    proposed = first_candidates(key, device, places, others) if others else ()
+    meter.prepare(job, proposed)
+    if WAITING in kinds:
+        likeliest = next(iter(proposed), None)
+        meter.prepare(job, waiting_candidates(key, device, _waiting_places(kinds, effort), likeliest))
+    return proposed
+
+
+def job_of(key: Key) -> Job:
+    """What a meter is asked for."""
+    return Job(key.group, key.tier, "eager" if key.wishes.rest == "eager" else "inductor")
+
+
+def _waiting_places(kinds: tuple[str, ...], effort: Effort) -> int:
+    return effort.candidates if kinds == (WAITING,) else WAITING_PLACES
 
 
 @dataclass(frozen=True)
@@ -87,6 +112,7 @@ class _Search:
     kept_s: float
     clock: Callable[[], float]
     tell: Callable[[Sequence[Raced]], None]
+    meanwhile: Callable[[], None]
     raced: list[Raced] = field(default_factory=list)
     scores: dict[Schedule, _Score] = field(default_factory=dict)
     seen: set[Schedule] = field(default_factory=set)
@@ -113,20 +139,13 @@ class _Search:
 
     def _first(self, kinds: tuple[str, ...]) -> None:
         """The schedules that every effort measures."""
-        self.meter.prepare(self.job, ())  # its processes start while the candidates are ranked
-        others = tuple(kind for kind in kinds if kind != WAITING)
-        places = self.effort.candidates - WAITING_PLACES * (WAITING in kinds)
-        proposed = first_candidates(self.key, self.device, places, others) if others else ()
-        self.meter.prepare(self.job, proposed)
-        if WAITING not in kinds:
-            self._race(proposed, self.kept_s)
-            return
-        places = WAITING_PLACES if others else self.effort.candidates
-        likeliest = next(iter(proposed), None)  # is compiled meanwhile, whoever wins
-        self.meter.prepare(self.job, waiting_candidates(self.key, self.device, places, likeliest))
+        self.meter.begin()  # while the candidates are ranked
+        proposed = prepare(self.key, self.device, self.meter, self.effort)
+        self.meanwhile()
         self._race(proposed, self.kept_s)
-        best = next(iter(self._fastest(1)), None)
-        self._race(waiting_candidates(self.key, self.device, places, best), self.kept_s)
+        if WAITING in kinds:
+            best, places = next(iter(self._fastest(1)), None), _waiting_places(kinds, self.effort)
+            self._race(waiting_candidates(self.key, self.device, places, best), self.kept_s)
 
     def _climb(self) -> bool:
         """Measure the neighbours of the fastest schedule, until none gains more than the spreads; whether there was
@@ -134,7 +153,7 @@ class _Search:
         best = next(iter(self._fastest(1)), None)
         while best is not None and self.broken is None:
             around = self._likeliest(neighbours(best, self.key, self.device))
-            self.meter.prepare(self.job, tuple(around))
+            self.meter.prepare(job_of(self.key), tuple(around))
             better = None
             for at in range(0, len(around), BATCH):
                 if better is None:
@@ -170,10 +189,6 @@ class _Search:
         timed = [(estimate(self.key.group, each, self.device, self.key.tier), each) for each in new]
         return [each for cost, each in sorted(timed, key=lambda pair: pair[0].us if pair[0] else float("inf"))]
 
-    @property
-    def job(self) -> Job:
-        return Job(self.key.group, self.key.tier, "eager" if self.key.wishes.rest == "eager" else "inductor")
-
     def _race(self, schedules: Sequence[Schedule], kept_s: float) -> Race | None:
         """Race schedules in the time that is left but for ``kept_s``; None where nothing was."""
         left = self.deadline - kept_s - self.clock()
@@ -182,7 +197,7 @@ class _Search:
         if left <= 0.0:
             self.cut = True
             return None
-        race = self.meter.race(self.job, tuple(schedules), left)
+        race = self.meter.race(job_of(self.key), tuple(schedules), left)
         self.seen.update(schedules)
         if isinstance(race.library, Failed):
             self.broken = race.library

@@ -21,11 +21,14 @@ from fusioncc.tuning.key import Card, Key
 from fusioncc.tuning.measuring import Meter
 from fusioncc.tuning.outcome import Observer, Outcome, Raced
 from fusioncc.tuning.ranks import Alone, Offer, Ranks, Wanted, dealt
-from fusioncc.tuning.search import search
+from fusioncc.tuning.search import prepare, search
 
 OVERTIME = 0.1
 """Part of the time by which all searches together may be late: so much longer are those of other processes waited
 for."""
+AHEAD = 3
+"""Groups whose first schedules are compiled while another group is searched: the compilers are many, the card is
+one."""
 MEET_S, LATE_S = 600.0, 120.0
 """How long a rank waits for others that are still planning; and, beyond the time of the search, for each group that one
 searches, and once for the start of its worker: what Inductor makes of ``library`` is in no time."""
@@ -152,9 +155,9 @@ class _Running:
 
     def run(self, keys: Sequence[Key]) -> None:
         """All keys; each has an equal part of the time that is left when it is begun."""
-        others = [key for at, key in enumerate(keys) if not self._tried(key, len(keys) - at)]
+        others = [key for at, key in enumerate(keys) if not self._tried(keys[at:])]
         for at, key in enumerate(others):
-            if not self._tried(key, len(others) - at, self._patience(len(others) - at)):
+            if not self._tried(others[at:], self._patience(len(others) - at)):
                 self._end(Outcome(key, None, "another process is still searching"))
 
     def _share(self, groups: int) -> float:
@@ -165,8 +168,10 @@ class _Running:
         over = OVERTIME * self.total
         return max(0.0, min(self._share(groups) + over, self.deadline + over - self.means.clock()))
 
-    def _tried(self, key: Key, groups: int, wait_s: float = 0.0) -> bool:
-        """Search for a key, unless another process does and is not done in ``wait_s``."""
+    def _tried(self, keys: Sequence[Key], wait_s: float = 0.0) -> bool:
+        """Search for the first of the keys that are left, unless another process does and is not done in
+        ``wait_s``."""
+        key, *following = keys
         with claimed(self.database.folder, key.digest(), wait_s) as own:
             if not own:
                 return False
@@ -174,7 +179,7 @@ class _Running:
             if _suffices(entry, self.means.effort):
                 self._end(Outcome(key, entry, "another process found it"))
                 return True
-            share = self._share(groups)
+            share = self._share(len(keys))
             for observer in self.means.observers:
                 observer.searching(key, share)
 
@@ -182,9 +187,21 @@ class _Running:
                 for observer in self.means.observers:
                     observer.raced(key, raced)
 
+            def prepare_others() -> None:
+                for each in following[:AHEAD]:
+                    prepare(each, means.device, self.meter, means.effort)
+
             means = self.means
             outcome = search(
-                key, means.device, self.meter, means.effort, share, clock=means.clock, now=means.now, tell=tell
+                key,
+                means.device,
+                self.meter,
+                means.effort,
+                share,
+                clock=means.clock,
+                now=means.now,
+                tell=tell,
+                meanwhile=prepare_others,
             )
             if outcome.entry is not None:
                 self.database.store(outcome.entry, means.device)

@@ -183,6 +183,32 @@ def test_autotune_measures_what_the_database_lacks_once() -> None:
     assert alone.entry is not None and alone.entry.schedule == entry.schedule
 
 
+def test_the_meter_begins_before_anything_is_planned_where_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where something is, it may be all that is asked for."""
+    meters: list[FakeMeter] = []
+    begun: list[int] = []
+
+    def noting(*given: Any, **named: Any) -> Any:
+        begun.append(sum(meter.begun for meter in meters))
+        return planning(*given, **named)
+
+    planning = pipeline.plan_groups
+    monkeypatch.setattr(pipeline, "plan_groups", noting)
+    planned(setting(tuning=tuning(meters), autotune="quick"))
+    assert begun[0] == 1 and len(meters) == 1
+    meters.clear(), begun.clear()
+    planned(setting(tuning=tuning(meters), autotune="quick"), graph(rows=128))
+    assert begun[0] == 0 and len(meters) == 1 and meters[0].begun == 1
+
+
+def test_a_meter_that_does_not_begin_is_told_of_by_tuning() -> None:
+    def missing(device: Device) -> Meter:
+        raise ZeroDivisionError("no card")
+
+    with pytest.warns(FusionWarning, match="ZeroDivisionError: no card; the cost models choose"):
+        planned(setting(tuning=Tuning(missing), autotune="quick", on_error="fallback"))
+
+
 @pytest.mark.parametrize(
     ("why", "options"),
     [

@@ -56,6 +56,7 @@ class FakeMeter:
     ready: dict[Schedule, float] = field(default_factory=dict)
     """When a schedule is compiled, or will be."""
     compilers: list[float] = field(default_factory=lambda: [0.0] * COMPILERS)
+    begun: int = 0
     closed: int = 0
 
     def true_us(self, group: Group, schedule: Schedule, tier: str = "fp32") -> float:
@@ -72,6 +73,9 @@ class FakeMeter:
         known = {"kind": schedule.kind, "blocks": (schedule.kind, blocks), "schedule": schedule}
         off = [factor(self.seed, known[name], sigma) for name, sigma in self.sigmas.items()]
         return predicted.us * off[0] * off[1] * off[2]
+
+    def begin(self) -> None:
+        self.begun += 1
 
     def prepare(self, job: Job, schedules: tuple[Schedule, ...]) -> None:
         for schedule in schedules:

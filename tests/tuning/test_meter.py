@@ -239,6 +239,7 @@ from tests.tuning.scripted import BENCH, COMPILER, DEVICE, job
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs lack
 limits = Limits(attempt=1000.0)
 meter = CardMeter(DEVICE, limits=limits, compilers=2, bench=(BENCH, sys.argv[1]), compiler=COMPILER)
+meter.begin()
 meter.prepare(job(), (Schedule("compiler hang"),))
 if sys.argv[2] == "leaves":
     meter.race(job(), (Schedule("10"),), 60.0)

@@ -76,10 +76,14 @@ def test_quick_names_the_fastest_that_was_raced(seed: int) -> None:
 
 
 def test_what_waits_is_compiled_while_the_others_are_raced() -> None:
-    """The meter is told to start before anything is ranked, then of the schedules in the order in which they race."""
+    """The meter is told to start before anything is ranked, then of the schedules in the order in which they race; in
+    between there is time for others."""
     told: list[tuple[str, ...]] = []
 
     class Noting(FakeMeter):
+        def begin(self) -> None:
+            told.append(("begin",))
+
         def prepare(self, job: Job, schedules: tuple[Schedule, ...]) -> None:
             told.append(tuple({each.kind: None for each in schedules}))
             super().prepare(job, schedules)
@@ -89,8 +93,10 @@ def test_what_waits_is_compiled_while_the_others_are_raced() -> None:
             return super().race(job, schedules, seconds)
 
     clock = Clock()
-    search(key(LORA), DEVICE, Noting(clock, library=10.0), EFFORTS["quick"], 60.0, clock=clock)
-    assert told[0] == () and "two_pool" not in told[1] and told[2:4] == [("two_pool",), ("race",)]
+    meter = Noting(clock, library=10.0)
+    search(key(LORA), DEVICE, meter, EFFORTS["quick"], 60.0, clock=clock, meanwhile=lambda: told.append(("others",)))
+    assert told[0] == ("begin",) and "two_pool" not in told[1]
+    assert told[2:5] == [("two_pool",), ("others",), ("race",)]
 
 
 @pytest.mark.parametrize("seed", shown([0, 2, 4, 6], 1))

@@ -143,6 +143,30 @@ def test_groups_share_the_time(tuner: Tuner, seconds: float, effort: str) -> Non
     assert shares == sorted(shares) or effort == "full", "what one leaves is for the others"
 
 
+def test_the_next_groups_are_compiled_while_one_is_searched(tuner: Tuner) -> None:
+    """So that what is raced first of them is ready when it is their turn, and the first group is not held up."""
+    told: list[tuple[str, int]] = []
+    keys = [key(lora(64, 1024 * at, 1024, 16)) for at in (8, 7, 6, 5, 4)]
+
+    class Noting(FakeMeter):
+        def prepare(self, job: Job, schedules: tuple[Schedule, ...]) -> None:
+            told.append(("prepare", job.group.k))
+            super().prepare(job, schedules)
+
+        def race(self, job: Job, schedules: tuple[Schedule, ...], seconds: float) -> Race:
+            told.append(("race", job.group.k))
+            return super().race(job, schedules, seconds)
+
+    meter = Noting(Clock(), library=10.0)
+    tuner.tune(keys, means(meter))
+    before = [k // 1024 for what, k in told[: told.index(("race", 8192))] if what == "prepare"]
+    assert list(dict.fromkeys(before)) == [8, 7, 6, 5]
+    assert told.index(("prepare", 4096)) < told.index(("race", 7168))
+    alone = Noting(Clock(), library=10.0)
+    Tuner(Database(tuner.database.folder.path / "none")).tune(keys[:1], means(alone))
+    assert alone.races[0] == meter.races[0]
+
+
 def test_the_effort_says_how_long_where_nobody_else_does(tuner: Tuner) -> None:
     watcher = Watcher()
     tuner.tune([SMALL, LARGE], means(FakeMeter(Clock()), observers=(watcher,)))
@@ -152,10 +176,10 @@ def test_the_effort_says_how_long_where_nobody_else_does(tuner: Tuner) -> None:
 class Interrupted(FakeMeter):
     """The user has enough in the second group."""
 
-    def prepare(self, job: Job, schedules: tuple[Schedule, ...]) -> None:
+    def race(self, job: Job, schedules: tuple[Schedule, ...], seconds: float) -> Race:
         if job.group == MIDDLE.group:
             raise KeyboardInterrupt
-        super().prepare(job, schedules)
+        return super().race(job, schedules, seconds)
 
 
 def test_what_was_found_before_an_interrupt_is_kept(tuner: Tuner) -> None:
