@@ -36,7 +36,8 @@ def compile_kernels(
         return
     wanted = {each.kernel: (modules[each.name], each.m) for each in groups if each.name in modules}
     wanted |= {each.kernel: (chain_modules[each.kernel], rows_of(each)) for each in chains if each.claimed}
-    compile_together(wanted.values())
+    with suppress(FusionError):
+        translated("compiling side by side failed", partial(compile_together, wanted.values()), FusionError)
 
 
 def compile_together(wanted: Iterable[tuple[EmittedModule, int]]) -> None:

@@ -41,3 +41,11 @@ def test_equal_groups_once_and_only_for_a_card(runnable: Any, times: int, monkey
     modules = {each.name: module_of(each, trace=False) for each in groups}
     compile_kernels(groups, modules, (), {}, Setting(Options(), DEVICE, runnable))
     assert wanted == [(modules["g1"], 64)] * times
+
+
+def test_a_failure_is_left_to_the_building(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(wanted: Any) -> None:
+        raise RuntimeError("Another AsyncCompileMode is already active")
+
+    monkeypatch.setattr(compiling, "compile_together", failing)
+    compile_kernels((), {}, (), {}, Setting(Options(), DEVICE, Accepted("runnable", ("cuda",))))
